@@ -1,0 +1,3 @@
+//! infrop: from bare-metal machines to a healthy Kubernetes cluster.
+
+pub mod cli;
