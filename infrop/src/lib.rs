@@ -1,3 +1,4 @@
 //! infrop: from bare-metal machines to a healthy Kubernetes cluster.
 
 pub mod cli;
+pub mod provider;

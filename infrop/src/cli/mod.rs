@@ -1,6 +1,7 @@
 //! The command line: arguments in, text or JSON out. One file per command.
 
 mod bundle;
+mod lab;
 mod output;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -40,6 +41,8 @@ enum Command {
     /// Packages and container images of one Kubernetes version, for hosts without a registry.
     #[command(subcommand)]
     Bundle(bundle::BundleCommand),
+    /// Hosts on this computer, to try things on.
+    Lab(lab::LabArguments),
 }
 
 /// What all commands share.
@@ -75,18 +78,24 @@ pub fn run() -> ExitCode {
 
 fn start(cli: Cli) -> anyhow::Result<u8> {
     let Cli { cache_dir, command } = cli;
+    if let Command::Lab(arguments) = &command
+        && let Some(result) = lab::run_unthreaded(arguments)
+    {
+        return result.map(|()| DONE);
+    }
     let cache_dir = match cache_dir {
         Some(directory) => directory,
         None => dirs::cache_dir()
             .context("there is no home directory to keep the cache in: name a place with --cache-dir")?
             .join("infrop"),
     };
-    let context = Shared { cache: Cache::new(cache_dir), steps: Steps::stderr() };
+    let shared = Shared { cache: Cache::new(cache_dir), steps: Steps::stderr() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+    let result = runtime.block_on(async {
         let work = async {
             match command {
-                Command::Bundle(command) => bundle::run(command, &context).await,
+                Command::Bundle(command) => bundle::run(command, &shared).await,
+                Command::Lab(arguments) => lab::run(arguments, &shared).await,
             }
         };
         tokio::select! {
@@ -96,7 +105,10 @@ fn start(cli: Cli) -> anyhow::Result<u8> {
                 Ok(INTERRUPTED)
             }
         }
-    })
+    });
+    // A read of stdin or a lock that somebody else holds must not keep the process.
+    runtime.shutdown_background();
+    result
 }
 
 /// Resolves when someone asks this process to end. Dropping the work then ends the programs it runs and

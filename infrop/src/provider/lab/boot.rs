@@ -1,0 +1,87 @@
+//! Booting a host: the nspawn command line, and the step between the supervisor and nspawn.
+
+use std::{ffi::OsString, fs, os::unix::process::CommandExt, path::PathBuf, process::Command};
+
+use nix::sys::{prctl::set_pdeathsig, signal::Signal};
+
+use super::{
+    error::{At, Error},
+    model::{Definition, Host, HostPaths},
+};
+
+/// The bridge in the lab's network namespace.
+pub(super) const BRIDGE: &str = "br0";
+
+/// How nspawn ends when the host asked for a reboot.
+pub(super) const REBOOT_STATUS: i32 = 133;
+
+/// Directories on the real disk: containerd's overlays do not work on top of the host's overlay, and the
+/// kubelet measures the file system it is on.
+pub(super) const DATA_DIRECTORIES: [(&str, &str); 2] =
+    [("containerd", "/var/lib/containerd"), ("kubelet", "/var/lib/kubelet")];
+
+/// System calls that nspawn would refuse and container runtimes need.
+const SYSTEM_CALLS: &str = "@mount @module @keyring @raw-io @privileged bpf perf_event_open";
+
+/// The arguments of systemd-nspawn for a host.
+pub(super) fn arguments(lab: &Definition, host: &Host, paths: &HostPaths) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = vec!["--quiet".into(), "--directory".into(), paths.mount().into()];
+    let mut option = |name: &str, value: &str| arguments.push(format!("--{name}={value}").into());
+    option("machine", &host.machine(lab));
+    option("hostname", host.name.as_str());
+    option("network-bridge", BRIDGE);
+    option("capability", "all");
+    option("private-users", "no");
+    option("system-call-filter", SYSTEM_CALLS);
+    option("bind", "/dev/kmsg");
+    option("console", "pipe");
+    // Nobody else is to manage the machine: this computer may run without systemd.
+    option("register", "no");
+    for (name, target) in DATA_DIRECTORIES {
+        option("bind", &format!("{}:{target}", paths.data(name).display()));
+    }
+    for share in &lab.shares {
+        option("bind-ro", &format!("{}:{}", share.source.display(), share.target.display()));
+    }
+    arguments.extend(["--keep-unit".into(), "--boot".into()]);
+    arguments
+}
+
+/// Becomes systemd-nspawn, inside the given control groups and with the supervisor's end as its own.
+///
+/// A process of its own (`infrop lab boot`) does this, because both must be set between fork and exec.
+pub fn boot(cgroups: &[PathBuf], arguments: &[OsString]) -> Result<std::convert::Infallible, Error> {
+    for group in cgroups {
+        let file = group.join("cgroup.procs");
+        fs::write(&file, std::process::id().to_string()).at("enter", &file)?;
+    }
+    let program = PathBuf::from("systemd-nspawn");
+    set_pdeathsig(Signal::SIGKILL).at("tie to its supervisor", &program)?;
+    let error = Command::new(&program)
+        .args(arguments)
+        // The kubelet and containerd write to /proc/sys and /sys.
+        .env("SYSTEMD_NSPAWN_API_VFS_WRITABLE", "1")
+        .exec();
+    Err(error).at("start", &program)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::model::{Paths, Share};
+    use super::*;
+
+    #[test]
+    fn the_command_line_names_machine_network_and_shares() {
+        let share = Share { source: "/cache/b".into(), target: "/opt/b".into() };
+        let hosts = ["cp1".parse().unwrap()];
+        let lab =
+            Definition::new("demo".parse().unwrap(), &hosts, "/r".into(), vec![share], false, "/i".into())
+                .unwrap();
+        let host = &lab.hosts[0];
+        let line = arguments(&lab, host, &Paths::new("/labs/demo".into()).host(&host.name));
+        let has = |text: &str| line.iter().any(|argument| argument == text);
+        assert!(has(&format!("--machine={}-11", lab.id)));
+        assert!(has("--hostname=cp1") && has("--network-bridge=br0") && has("--bind-ro=/cache/b:/opt/b"));
+        assert!(has("--bind=/labs/demo/hosts/cp1/data/containerd:/var/lib/containerd"));
+    }
+}

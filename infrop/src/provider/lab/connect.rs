@@ -1,0 +1,36 @@
+//! `infrop lab connect`: ssh's way into a lab's network.
+
+use std::{fs::File, net::Ipv4Addr, path::Path};
+
+use nix::sched::{CloneFlags, setns};
+use tokio::{
+    io::{copy, stdin, stdout},
+    net::TcpStream,
+};
+
+use super::{
+    control,
+    error::{At, Error},
+    model::Paths,
+};
+
+/// Carries bytes between this process's stdin and stdout and a port of a host, until either side ends.
+///
+/// Changes the network namespace of the calling thread: for a process that does nothing else.
+pub async fn connect(directory: &Path, address: Ipv4Addr, port: u16) -> Result<(), Error> {
+    let paths = Paths::new(directory.to_owned());
+    let pid = control::supervisor_pid(&paths).await?;
+    let namespace = std::path::PathBuf::from(format!("/proc/{pid}/ns/net"));
+    let file = File::open(&namespace).at("open", &namespace)?;
+    setns(file, CloneFlags::CLONE_NEWNET).at("enter", &namespace)?;
+    let host = std::path::PathBuf::from(format!("{address}:{port}"));
+    let mut stream = TcpStream::connect((address, port)).await.at("connect to", &host)?;
+    let (mut from_host, mut to_host) = stream.split();
+    let (mut input, mut output) = (stdin(), stdout());
+    tokio::select! {
+        result = copy(&mut input, &mut to_host) => result,
+        result = copy(&mut from_host, &mut output) => result,
+    }
+    .at("talk to", &host)?;
+    Ok(())
+}

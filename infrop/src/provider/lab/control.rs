@@ -1,0 +1,111 @@
+//! What a lab's supervisor is asked and answers: one JSON line each way, on a socket in the lab's directory.
+
+use std::{fmt, io};
+
+use clap::ValueEnum;
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use serde::{Deserialize, Serialize};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    net::UnixStream,
+};
+
+use super::{
+    error::{At, Error},
+    model::{HostName, Paths},
+};
+
+/// A switch of a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Power {
+    /// Boot it, if it is off.
+    On,
+    /// Shut it down in order.
+    Off,
+    /// Take the power away: nothing of it runs on.
+    Cut,
+}
+
+impl fmt::Display for Power {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::On => "on",
+            Self::Off => "off",
+            Self::Cut => "cut",
+        })
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Request {
+    Status,
+    Power { host: HostName, power: Power },
+    Shutdown,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Answer {
+    Status(Status),
+    Done,
+    Refused(String),
+}
+
+/// What runs of a lab.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    /// The port on 127.0.0.1 that leads to the API endpoint.
+    pub api_port: u16,
+    /// Its hosts.
+    pub hosts: Vec<HostStatus>,
+}
+
+/// What a host does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HostStatus {
+    /// Its name.
+    pub name: HostName,
+    /// Its address in the lab.
+    pub address: std::net::Ipv4Addr,
+    /// Whether it is switched on.
+    pub running: bool,
+    /// How often it booted since the supervisor runs.
+    pub boots: u32,
+}
+
+/// Asks the supervisor and waits for its answer.
+pub(super) async fn call(paths: &Paths, request: &Request) -> Result<Answer, Error> {
+    let mut stream = open(paths).await?;
+    let path = paths.control();
+    let line = serde_json::to_string(request).map_err(io::Error::other).at("write to", &path)? + "\n";
+    stream.write_all(line.as_bytes()).await.at("write to", &path)?;
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).await.at("read from", &path)?;
+    match serde_json::from_str(&answer).map_err(|source| Error::Damaged { path, source })? {
+        Answer::Refused(why) => Err(Error::Refused(why)),
+        answer => Ok(answer),
+    }
+}
+
+pub(super) async fn status(paths: &Paths) -> Result<Status, Error> {
+    match call(paths, &Request::Status).await? {
+        Answer::Status(status) => Ok(status),
+        other => Err(Error::Refused(format!("{other:?}"))),
+    }
+}
+
+/// The supervisor's process, told by the kernel: a number in a file could be of someone else by now.
+pub(super) async fn supervisor_pid(paths: &Paths) -> Result<i32, Error> {
+    let stream = open(paths).await?;
+    let credentials = getsockopt(&stream, PeerCredentials).at("look at", &paths.control())?;
+    Ok(credentials.pid())
+}
+
+async fn open(paths: &Paths) -> Result<UnixStream, Error> {
+    let path = paths.control();
+    UnixStream::connect(&path).await.at("reach the lab's supervisor at", &path)
+}

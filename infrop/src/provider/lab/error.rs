@@ -1,0 +1,104 @@
+//! What can go wrong with a lab.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use super::model::{HostName, LabName};
+
+/// An operation on a lab that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Labs cannot run on this computer or for this user.
+    #[error("{0}")]
+    NotHere(String),
+    /// A name that cannot be used.
+    #[error("{text:?} is not a {what} name: use up to {limit} of a-z, 0-9 and -, starting with a letter")]
+    Name {
+        /// Of what.
+        what: &'static str,
+        /// What was given.
+        text: String,
+        /// The longest that fits.
+        limit: usize,
+    },
+    /// Too many hosts, none, or one twice.
+    #[error("a lab has 1 to {limit} hosts with different names, not {names}")]
+    Hosts {
+        /// The largest number.
+        limit: usize,
+        /// What was given.
+        names: String,
+    },
+    /// The name is taken.
+    #[error("there is a lab {0} already: choose another name, or `infrop lab destroy {0}` first")]
+    Exists(LabName),
+    /// There is no such lab.
+    #[error("there is no lab {0}: `infrop lab list` shows those there are")]
+    NoLab(LabName),
+    /// The lab has no such host.
+    #[error("the lab {lab} has no host {host}: it has {hosts}")]
+    NoHost {
+        /// The lab.
+        lab: LabName,
+        /// What was asked for.
+        host: HostName,
+        /// What it has.
+        hosts: String,
+    },
+    /// The supervisor did not start.
+    #[error("the lab's supervisor did not start: {} says why", .0.display())]
+    Supervisor(PathBuf),
+    /// Nobody answers for the lab.
+    #[error("the lab {0} does not run: `infrop lab start {0}` boots its hosts again")]
+    NotRunning(LabName),
+    /// The supervisor refused.
+    #[error("the lab's supervisor says: {0}")]
+    Refused(String),
+    /// A host did not come up.
+    #[error("the host {host} does not answer by ssh: {} shows its console", .console.display())]
+    NoBoot {
+        /// The host.
+        host: HostName,
+        /// Its console.
+        console: PathBuf,
+        /// The last attempt.
+        source: Box<program::Error>,
+    },
+    /// A file that infrop wrote is not as it was.
+    #[error("{} is not what infrop wrote", .path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// How.
+        source: serde_json::Error,
+    },
+    /// An external program failed.
+    #[error(transparent)]
+    Program(#[from] program::Error),
+    /// The root file system or a tool is missing.
+    #[error(transparent)]
+    Images(#[from] images::Error),
+    /// Reading, writing or a system call failed.
+    #[error("cannot {what} {}", .path.display())]
+    Io {
+        /// What was attempted.
+        what: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+/// Says what was attempted on which file.
+pub(super) trait At<T> {
+    fn at(self, what: &'static str, path: &Path) -> Result<T, Error>;
+}
+
+impl<T, E: Into<io::Error>> At<T> for Result<T, E> {
+    fn at(self, what: &'static str, path: &Path) -> Result<T, Error> {
+        self.map_err(|source| Error::Io { what, path: path.to_owned(), source: source.into() })
+    }
+}

@@ -1,0 +1,165 @@
+//! The files of a new lab: keys, and what makes each host itself.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    os::unix::fs::{PermissionsExt, symlink},
+    path::Path,
+};
+
+use program::Program;
+
+use super::{
+    boot::DATA_DIRECTORIES,
+    error::{At, Error},
+    model::{Definition, GATEWAY, Host, PREFIX_LENGTH, Paths, random_hex},
+};
+
+/// nspawn mounts control groups read only; containerd and the kubelet make groups of their own. `bind` is
+/// needed: a remount of the whole hierarchy is busy.
+const CGROUPS_SERVICE: &str = "\
+[Unit]
+Description=Control groups that containers can be put into
+DefaultDependencies=no
+ConditionVirtualization=systemd-nspawn
+Before=containerd.service kubelet.service sysinit.target
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/sh -ec 'for m in /sys/fs/cgroup /sys/fs/cgroup/*; do \
+    if mountpoint -q $m; then mount -o remount,rw,bind $m; fi; done'
+
+[Install]
+WantedBy=sysinit.target
+";
+
+/// Writes everything; the definition comes last, for it makes the lab count as finished.
+pub(super) async fn write_lab(lab: &Definition, paths: &Paths) -> Result<(), Error> {
+    let ssh = paths.ssh_directory();
+    fs::create_dir(&ssh).at("create", &ssh)?;
+    make_key(&paths.ssh_key(), &format!("infrop lab {}", lab.name)).await?;
+    let mut known_hosts = String::new();
+    for host in &lab.hosts {
+        let public = write_host(lab, host, paths).await?;
+        let _ = writeln!(known_hosts, "{} {}", host.name, public.trim());
+    }
+    write(&paths.known_hosts(), &known_hosts, 0o644)?;
+    write(&paths.ssh_config(), &ssh_config(lab, paths), 0o644)?;
+    lab.write(paths)
+}
+
+/// How ssh reaches the hosts: keys are checked, and the connection starts inside the lab's network.
+fn ssh_config(lab: &Definition, paths: &Paths) -> String {
+    let mut text = String::new();
+    for host in &lab.hosts {
+        let _ = write!(
+            text,
+            "Host {name}\n    HostName {address}\n    HostKeyAlias {name}\n",
+            name = host.name,
+            address = host.address
+        );
+    }
+    let _ = write!(
+        text,
+        "Host *\n    User root\n    IdentityFile {key}\n    IdentitiesOnly yes\n    UserKnownHostsFile {known}\n    \
+         GlobalKnownHostsFile none\n    StrictHostKeyChecking yes\n    BatchMode yes\n    LogLevel ERROR\n    \
+         ProxyCommand {infrop} lab connect --directory {directory} %h %p\n",
+        key = paths.ssh_key().display(),
+        known = paths.known_hosts().display(),
+        infrop = lab.infrop.display(),
+        directory = paths.root().display(),
+    );
+    text
+}
+
+/// Makes a host's directories and identity; gives its public host key.
+async fn write_host(lab: &Definition, host: &Host, paths: &Paths) -> Result<String, Error> {
+    let place = paths.host(&host.name);
+    let data = DATA_DIRECTORIES.map(|(name, _)| place.data(name));
+    for directory in [place.upper(), place.work(), place.mount()].iter().chain(&data) {
+        fs::create_dir_all(directory).at("create", directory)?;
+    }
+    let upper = place.upper();
+    for (name, text) in texts(lab, host) {
+        write_below(&upper, name, &text)?;
+    }
+    write_below(&upper, "etc/machine-id", &(random_hex(16)? + "\n"))?;
+    enable(&upper, "lab-cgroups.service", "/etc/systemd/system/", "sysinit.target")?;
+    enable(&upper, "systemd-networkd.service", "/lib/systemd/system/", "multi-user.target")?;
+
+    let ssh = upper.join("root/.ssh");
+    fs::create_dir_all(&ssh).at("create", &ssh)?;
+    for directory in [upper.join("root"), ssh.clone()] {
+        set_mode(&directory, 0o700)?;
+    }
+    let public = paths.ssh_key().with_extension("pub");
+    fs::copy(&public, ssh.join("authorized_keys")).at("copy", &public)?;
+
+    let key = upper.join("etc/ssh/ssh_host_ed25519_key");
+    make_key(&key, host.name.as_str()).await?;
+    let public = key.with_extension("pub");
+    fs::read_to_string(&public).at("read", &public)
+}
+
+/// What a provisioner would write on a real machine.
+fn texts(lab: &Definition, host: &Host) -> [(&'static str, String); 6] {
+    let name = &host.name;
+    let mut hosts = "127.0.0.1 localhost\n::1 localhost\n".to_owned();
+    for known in &lab.hosts {
+        let _ = writeln!(hosts, "{} {}", known.address, known.name);
+    }
+    [
+        ("etc/hostname", format!("{name}\n")),
+        ("etc/hosts", hosts),
+        // The bridge refuses at once, which is better than waiting; an address on loopback would make
+        // CoreDNS ask itself.
+        ("etc/resolv.conf", format!("nameserver {GATEWAY}\n")),
+        (
+            "etc/systemd/network/10-lab.network",
+            format!(
+                "[Match]\nName=host0\n\n[Network]\nAddress={}/{PREFIX_LENGTH}\nGateway={GATEWAY}\n\
+                 LinkLocalAddressing=no\nIPv6AcceptRA=no\n",
+                host.address
+            ),
+        ),
+        ("etc/sysctl.d/90-lab.conf", "net.ipv4.ip_forward = 1\n".to_owned()),
+        ("etc/systemd/system/lab-cgroups.service", CGROUPS_SERVICE.to_owned()),
+    ]
+}
+
+async fn make_key(path: &Path, comment: &str) -> Result<(), Error> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).at("create", parent)?;
+    }
+    Program::new("ssh-keygen")
+        .args(["-q", "-t", "ed25519", "-N", "", "-C", comment, "-f"])
+        .arg(path)
+        .run()
+        .await?;
+    Ok(())
+}
+
+fn enable(upper: &Path, unit: &str, from: &str, target: &str) -> Result<(), Error> {
+    let wants = upper.join(format!("etc/systemd/system/{target}.wants"));
+    fs::create_dir_all(&wants).at("create", &wants)?;
+    let link = wants.join(unit);
+    symlink(format!("{from}{unit}"), &link).at("link", &link)
+}
+
+fn write_below(root: &Path, name: &str, text: &str) -> Result<(), Error> {
+    let path = root.join(name);
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).at("create", parent)?;
+    }
+    write(&path, text, 0o644)
+}
+
+fn write(path: &Path, text: &str, mode: u32) -> Result<(), Error> {
+    fs::write(path, text).at("write", path)?;
+    set_mode(path, mode)
+}
+
+fn set_mode(path: &Path, mode: u32) -> Result<(), Error> {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).at("set the mode of", path)
+}

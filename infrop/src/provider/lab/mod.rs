@@ -1,0 +1,311 @@
+//! Lab hosts: systemd-nspawn machines on this computer, in a network of their own.
+//!
+//! ```text
+//!            this process                      one supervisor per lab (`infrop lab supervise`)
+//!   Lab::create ── writes ──> <labs>/<name>/      own network namespace: bridge br0, one veth per host
+//!   Lab::power  ── control socket ─────────────>  own mount namespace: one overlay per host
+//!   ssh ── `infrop lab connect` enters the ns ─>  sshd of a host
+//!   kubectl ── 127.0.0.1:port ─ forwarded by ──>  the API endpoint
+//! ```
+//!
+//! The supervisor boots hosts, boots them again after a reboot, and ends with the lab. Network and mounts
+//! belong to it, so the kernel removes them when it ends, however it ends; a host cannot outlive it. What
+//! then is left are the lab's directory and its control groups: [`store`] finds and removes those.
+
+mod boot;
+mod cgroup;
+mod connect;
+mod control;
+mod error;
+mod files;
+mod model;
+mod store;
+mod supervisor;
+
+use std::{
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use images::{
+    steps::Steps,
+    tools::{self, Tool, tool},
+};
+use program::Program;
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::{ChildStdin, Command},
+};
+
+pub use self::{
+    boot::boot,
+    connect::connect,
+    control::{HostStatus, Power, Status},
+    error::Error,
+    model::{API_PORT, Definition, HostName, LabName, Share},
+    store::{Store, Summary},
+    supervisor::supervise,
+};
+use self::{
+    control::Request,
+    error::At,
+    model::{Host, Paths},
+};
+
+/// The programs lab hosts need on this computer.
+const TOOLS: [Tool; 5] = [
+    tool("systemd-nspawn", "systemd-container"),
+    tool("ip", "iproute2"),
+    tool("ssh", "openssh-client"),
+    tool("ssh-keygen", "openssh-client"),
+    tool("journalctl", "systemd"),
+];
+
+/// A supervisor sets up a network and answers; this is long for that also on a busy computer.
+const SUPERVISOR_START: Duration = Duration::from_secs(30);
+
+/// A host boots to sshd in two seconds; under load, with many at once, in some tens.
+const BOOT_TIMEOUT: Duration = Duration::from_mins(2);
+
+/// Why a lab cannot run here; `None` if it can.
+pub fn obstacle() -> Option<String> {
+    if !nix::unistd::geteuid().is_root() {
+        return Some(
+            "lab hosts need root: they are containers with all rights in a network of their own".into(),
+        );
+    }
+    if !Path::new("/proc/self/ns/net").exists() {
+        return Some("lab hosts need Linux network namespaces".into());
+    }
+    None
+}
+
+/// Installs what labs need, where that can be done.
+pub async fn ensure_tools(steps: &Steps) -> Result<(), Error> {
+    Ok(tools::ensure(&TOOLS, steps).await?)
+}
+
+/// Who ends a lab.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lifetime {
+    /// Whoever destroys it.
+    Kept,
+    /// It is destroyed as soon as the process that made it ends, however it ends.
+    Tied,
+}
+
+/// A lab that is running.
+#[derive(Debug)]
+pub struct Lab {
+    definition: Definition,
+    paths: Paths,
+    /// Open for as long as a tied lab is to live.
+    #[expect(dead_code, reason = "dropping it is its use")]
+    leash: Option<ChildStdin>,
+}
+
+/// What a new lab is to be.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Its name, unique in the store.
+    pub name: LabName,
+    /// Its hosts; addresses are given in this order.
+    pub hosts: Vec<HostName>,
+    /// The root file system hosts start from.
+    pub root: PathBuf,
+    /// Directories of this computer that hosts see, read only.
+    pub shares: Vec<Share>,
+    /// Who ends it.
+    pub lifetime: Lifetime,
+    /// The infrop program, which supervises the lab.
+    pub infrop: PathBuf,
+}
+
+impl Lab {
+    /// Makes the lab and boots its hosts; they are reachable when this returns.
+    pub async fn create(store: &Store, plan: Plan, steps: &Steps) -> Result<Self, Error> {
+        if let Some(obstacle) = obstacle() {
+            return Err(Error::NotHere(obstacle));
+        }
+        ensure_tools(steps).await?;
+        store.sweep()?;
+        let Plan { name, hosts, root, shares, lifetime, infrop } = plan;
+        let definition = Definition::new(name, &hosts, root, shares, lifetime == Lifetime::Tied, infrop)?;
+        let creation = store.reserve(&definition)?;
+        let paths = creation.paths().clone();
+        let started = async {
+            files::write_lab(&definition, &paths).await?;
+            let leash = start_supervisor(&definition, &paths).await?;
+            // The forwarded port is known only now.
+            let definition = Definition::read(&paths)?;
+            let lab = Self { definition, paths: paths.clone(), leash };
+            if let Err(error) = lab.wait_for_hosts().await {
+                lab.stop().await?;
+                return Err(error);
+            }
+            Ok(lab)
+        };
+        match started.await {
+            Ok(lab) => Ok(lab),
+            Err(error) => {
+                store.remove(&definition.name)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Boots a lab again that is not running (this computer was restarted, or its supervisor killed).
+    pub async fn start(store: &Store, name: &LabName) -> Result<Self, Error> {
+        store.sweep()?;
+        let paths = store.find(name)?;
+        let definition = Definition::read(&paths)?;
+        if paths.is_supervised()? {
+            return Self::open(store, name);
+        }
+        let leash = start_supervisor(&definition, &paths).await?;
+        let lab = Self { definition: Definition::read(&paths)?, paths, leash };
+        lab.wait_for_hosts().await?;
+        Ok(lab)
+    }
+
+    /// Opens a lab that is running.
+    pub fn open(store: &Store, name: &LabName) -> Result<Self, Error> {
+        let paths = store.find(name)?;
+        let definition = Definition::read(&paths)?;
+        if !paths.is_supervised()? {
+            return Err(Error::NotRunning(name.clone()));
+        }
+        Ok(Self { definition, paths, leash: None })
+    }
+
+    /// What it is.
+    pub fn definition(&self) -> &Definition {
+        &self.definition
+    }
+
+    /// Where its files are.
+    pub fn directory(&self) -> &Path {
+        self.paths.root()
+    }
+
+    /// The configuration with which `ssh -F` reaches its hosts by name.
+    pub fn ssh_config(&self) -> PathBuf {
+        self.paths.ssh_config()
+    }
+
+    /// What the console of a host showed.
+    pub fn console(&self, host: &HostName) -> PathBuf {
+        self.paths.host(host).console()
+    }
+
+    /// `ssh` to a host, ready for a command.
+    pub fn ssh(&self, host: &HostName) -> Program {
+        Program::new("ssh").arg("-F").arg(self.ssh_config()).arg(host.as_str())
+    }
+
+    /// The journal of a host, also of one that does not run.
+    pub fn journal(&self, host: &HostName) -> Program {
+        Program::new("journalctl")
+            .args(["--no-pager", "--quiet", "--output=short-iso-precise", "--directory"])
+            .arg(self.paths.host(host).upper().join("var/log/journal"))
+    }
+
+    /// What runs.
+    pub async fn status(&self) -> Result<Status, Error> {
+        control::status(&self.paths).await
+    }
+
+    /// The lab's network namespace, for `nsenter --net=`.
+    pub async fn network_namespace(&self) -> Result<PathBuf, Error> {
+        let pid = control::supervisor_pid(&self.paths).await?;
+        Ok(PathBuf::from(format!("/proc/{pid}/ns/net")))
+    }
+
+    /// The bridge port that a host's network card is plugged into.
+    pub fn bridge_port(&self, host: &HostName) -> Result<String, Error> {
+        Ok(self.definition.host(host)?.bridge_port(&self.definition))
+    }
+
+    /// Switches a host; when this returns, it is so. Switched on, the host answers by ssh.
+    pub async fn power(&self, host: &HostName, power: Power) -> Result<(), Error> {
+        let known = self.definition.host(host)?;
+        control::call(&self.paths, &Request::Power { host: host.clone(), power }).await?;
+        if power == Power::On {
+            self.wait_for_host(known).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends a lab, running or not, and removes all it had.
+    pub async fn destroy(store: &Store, name: &LabName) -> Result<(), Error> {
+        match Self::open(store, name) {
+            Ok(lab) => lab.stop().await?,
+            Err(Error::NotRunning(_)) => {}
+            Err(error) => return Err(error),
+        }
+        store.remove(name)
+    }
+
+    /// Cuts the power of all hosts and ends the supervisor; when this returns, it is gone.
+    async fn stop(&self) -> Result<(), Error> {
+        control::call(&self.paths, &Request::Shutdown).await?;
+        let path = self.paths.lock();
+        let lock = match std::fs::File::open(&path) {
+            // A tied lab's directory goes with its supervisor.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            lock => lock.at("open", &path)?,
+        };
+        let wait = tokio::task::spawn_blocking(move || lock.lock());
+        wait.await.map_err(std::io::Error::other).and_then(|locked| locked).at("wait for", &path)
+    }
+
+    async fn wait_for_hosts(&self) -> Result<(), Error> {
+        // One after the other is enough: they boot at the same time.
+        for host in &self.definition.hosts {
+            self.wait_for_host(host).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until sshd of a host lets us in.
+    async fn wait_for_host(&self, host: &Host) -> Result<(), Error> {
+        let probe = self.ssh(&host.name).arg("true").timeout(Duration::from_secs(10));
+        let deadline = tokio::time::Instant::now() + BOOT_TIMEOUT;
+        loop {
+            let Err(error) = probe.run().await else { return Ok(()) };
+            let status = self.status().await?;
+            let running = status.hosts.iter().any(|known| known.name == host.name && known.running);
+            if !running || tokio::time::Instant::now() > deadline {
+                let console = self.paths.host(&host.name).console();
+                return Err(Error::NoBoot { host: host.name.clone(), console, source: Box::new(error) });
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+/// Starts the supervisor and waits for its word that hosts are booting.
+async fn start_supervisor(definition: &Definition, paths: &Paths) -> Result<Option<ChildStdin>, Error> {
+    let log_path = paths.supervisor_log();
+    let log = std::fs::File::options().create(true).append(true).open(&log_path).at("open", &log_path)?;
+    let mut command = cgroup::supervisor_command(definition);
+    command.args(["lab", "supervise", "--directory"]).arg(paths.root());
+    let mut child = Command::from(command)
+        .stdin(if definition.tied { Stdio::piped() } else { Stdio::null() })
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .spawn()
+        .at("start", &definition.infrop)?;
+    let leash = child.stdin.take();
+    let stdout = child.stdout.take().ok_or(Error::Supervisor(log_path.clone()))?;
+    let mut lines = BufReader::new(stdout).lines();
+    match tokio::time::timeout(SUPERVISOR_START, lines.next_line()).await {
+        Ok(Ok(Some(line))) if line == supervisor::READY => Ok(leash),
+        _ => {
+            // It may hang; its end is also the end of what it started.
+            let _ = child.start_kill();
+            Err(Error::Supervisor(log_path))
+        }
+    }
+}

@@ -1,0 +1,415 @@
+//! The process that keeps a lab: it owns the network and the mounts, boots hosts and boots them again.
+//!
+//! One thread: hosts are told to die with the thread that started them, and the namespaces are the thread's.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{self, Write},
+    net::{Ipv4Addr, SocketAddrV4, TcpListener as StdListener},
+    path::{Path, PathBuf},
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+
+use nix::{
+    mount::{MntFlags, MsFlags, mount, umount2},
+    sched::{CloneFlags, unshare},
+    sys::signal::{Signal, kill},
+    unistd::{Pid, setsid},
+};
+use program::Program;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+    process::Command,
+    signal::unix::{SignalKind, signal},
+    sync::{mpsc, oneshot},
+};
+
+use super::{
+    boot::{BRIDGE, REBOOT_STATUS, arguments},
+    cgroup,
+    control::{Answer, HostStatus, Power, Request, Status},
+    error::{At, Error},
+    model::{API_PORT, Definition, GATEWAY, Host, HostName, PREFIX_LENGTH, Paths},
+    store,
+};
+
+/// What the supervisor prints when it answers on its socket.
+pub(super) const READY: &str = "ready";
+
+/// How long a host may take to shut down in order before its power is taken away.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// Runs the supervisor of the lab in `directory` until the lab is shut down.
+pub fn supervise(directory: &Path) -> Result<(), Error> {
+    let paths = Paths::new(directory.to_owned());
+    let _lock = take_lock(&paths)?;
+    let mut lab = Definition::read(&paths)?;
+    // Out of the caller's session: a ctrl-C there is not for us.
+    setsid().at("leave the session of", directory)?;
+    // The forwarded port belongs to the computer's own network, so it is opened before leaving that.
+    let api = listen(&mut lab, &paths)?;
+    cgroup::prepare_supervisor()?;
+    unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).at("leave the network of", directory)?;
+    let none: Option<&Path> = None;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)
+        .at("separate the mounts of", directory)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.at("start", directory)?;
+    let result = runtime.block_on(Supervisor::run(&lab, &paths, api));
+    runtime.shutdown_background();
+    if lab.tied {
+        // Nobody else will.
+        store::remove(&paths)?;
+    }
+    result
+}
+
+fn take_lock(paths: &Paths) -> Result<File, Error> {
+    let path = paths.lock();
+    let file = File::create(&path).at("create", &path)?;
+    file.lock().at("lock", &path)?;
+    Ok(file)
+}
+
+/// Opens the port that leads to the API endpoint: the same as last time if it is free.
+fn listen(lab: &mut Definition, paths: &Paths) -> Result<StdListener, Error> {
+    let bind = |port| StdListener::bind((Ipv4Addr::LOCALHOST, port));
+    let listener = bind(lab.api_port).or_else(|_| bind(0)).at("open a port for", paths.root())?;
+    listener.set_nonblocking(true).at("open a port for", paths.root())?;
+    lab.api_port = listener.local_addr().at("open a port for", paths.root())?.port();
+    lab.write(paths)?;
+    Ok(listener)
+}
+
+enum Event {
+    /// The nspawn of a host ended.
+    Ended(HostName, ExitStatus),
+    /// A host took too long to shut down.
+    Overdue(HostName, u32),
+    Asked(Request, oneshot::Sender<Answer>),
+    /// The lab is to end.
+    End,
+}
+
+/// A host as the supervisor sees it.
+struct Machine {
+    host: Host,
+    /// The nspawn process, while it runs.
+    pid: Option<Pid>,
+    boots: u32,
+    cgroups: Vec<PathBuf>,
+    /// Who waits for it to be off; not empty means that it is not booted again.
+    waiting: Vec<oneshot::Sender<Answer>>,
+}
+
+struct Supervisor<'a> {
+    lab: &'a Definition,
+    paths: &'a Paths,
+    machines: BTreeMap<HostName, Machine>,
+    events: mpsc::UnboundedSender<Event>,
+    /// Set once the lab is to end.
+    ending: bool,
+}
+
+impl<'a> Supervisor<'a> {
+    async fn run(lab: &'a Definition, paths: &'a Paths, api: StdListener) -> Result<(), Error> {
+        set_up_network().await?;
+        let (events, mut queue) = mpsc::unbounded_channel();
+        serve_control(paths, &events)?;
+        forward_api(api, lab.api_address)?;
+        watch_for_the_end(lab, &events)?;
+        let machines = lab.hosts.iter().map(|host| (host.name.clone(), Machine::new(host.clone()))).collect();
+        let mut supervisor = Self { lab, paths, machines, events, ending: false };
+        for name in lab.hosts.iter().map(|host| host.name.clone()) {
+            supervisor.boot(&name)?;
+        }
+        println!("{READY}");
+        io::stdout().flush().at("report to the maker of", paths.root())?;
+        let mut last_words = Vec::new();
+        while let Some(event) = queue.recv().await {
+            if let Some(reply) = supervisor.handle(event) {
+                last_words.push(reply);
+            }
+            if supervisor.ending && supervisor.machines.values().all(|machine| machine.pid.is_none()) {
+                break;
+            }
+        }
+        let removed = cgroup::remove_recorded(paths);
+        for reply in last_words {
+            let _ = reply.send(answer(&removed));
+        }
+        // The answers are written by other tasks of this thread.
+        tokio::task::yield_now().await;
+        let _ = fs::remove_file(paths.control());
+        removed
+    }
+
+    /// Does what an event asks for; gives back the reply of a request that ends the lab.
+    fn handle(&mut self, event: Event) -> Option<oneshot::Sender<Answer>> {
+        match event {
+            Event::Ended(name, status) => self.ended(&name, status),
+            Event::Overdue(name, boot) => {
+                let overdue = self.machines.get(&name).is_some_and(|machine| machine.boots == boot);
+                if overdue && let Err(error) = self.cut(&name) {
+                    eprintln!("{name}: {error}");
+                }
+            }
+            Event::Asked(Request::Shutdown, reply) => {
+                self.end();
+                return Some(reply);
+            }
+            Event::Asked(Request::Status, reply) => {
+                let _ = reply.send(Answer::Status(self.status()));
+            }
+            Event::Asked(Request::Power { host, power }, reply) => self.switch(&host, power, reply),
+            Event::End => self.end(),
+        }
+        None
+    }
+
+    fn status(&self) -> Status {
+        let host = |machine: &Machine| HostStatus {
+            name: machine.host.name.clone(),
+            address: machine.host.address,
+            running: machine.pid.is_some(),
+            boots: machine.boots,
+        };
+        Status { api_port: self.lab.api_port, hosts: self.machines.values().map(host).collect() }
+    }
+
+    fn switch(&mut self, name: &HostName, power: Power, reply: oneshot::Sender<Answer>) {
+        let Some(machine) = self.machines.get(name) else {
+            let _ = reply.send(Answer::Refused(format!("there is no host {name}")));
+            return;
+        };
+        let result = match (power, machine.pid) {
+            (Power::On, None) => self.boot(name),
+            (Power::On, Some(_)) | (_, None) => Ok(()),
+            (Power::Off, Some(pid)) => {
+                // nspawn hands this on to the host's systemd as the wish to power off.
+                let asked = kill(pid, Signal::SIGTERM).at("shut down", Path::new(name.as_str()));
+                self.cut_later(name, machine.boots);
+                asked
+            }
+            (Power::Cut, Some(_)) => self.cut(name),
+        };
+        let ends = power != Power::On && result.is_ok();
+        match self.machines.get_mut(name) {
+            Some(machine) if ends && machine.pid.is_some() => machine.waiting.push(reply),
+            _ => {
+                let _ = reply.send(answer(&result));
+            }
+        }
+    }
+
+    fn cut_later(&self, name: &HostName, boot: u32) {
+        let (events, name) = (self.events.clone(), name.clone());
+        tokio::spawn(async move {
+            tokio::time::sleep(SHUTDOWN_TIMEOUT).await;
+            let _ = events.send(Event::Overdue(name, boot));
+        });
+    }
+
+    /// Takes the power away: the host's first process dies, and the kernel ends all others with it.
+    fn cut(&self, name: &HostName) -> Result<(), Error> {
+        let Some(pid) = self.machines.get(name).and_then(|machine| machine.pid) else { return Ok(()) };
+        let path = PathBuf::from(format!("/proc/{pid}/task/{pid}/children"));
+        let children = fs::read_to_string(&path).at("read", &path)?;
+        // Before it has a first process there is only nspawn itself.
+        let first = children.split_whitespace().next().and_then(|child| child.parse().ok());
+        kill(first.map_or(pid, Pid::from_raw), Signal::SIGKILL)
+            .at("cut the power of", Path::new(name.as_str()))
+    }
+
+    fn end(&mut self) {
+        self.ending = true;
+        for name in self.machines.keys() {
+            if let Err(error) = self.cut(name) {
+                eprintln!("{name}: {error}");
+            }
+        }
+    }
+
+    fn ended(&mut self, name: &HostName, status: ExitStatus) {
+        let ending = self.ending;
+        let Some(machine) = self.machines.get_mut(name) else { return };
+        machine.pid = None;
+        eprintln!("{name}: ended ({status})");
+        let reboots = status.code() == Some(REBOOT_STATUS) && machine.waiting.is_empty() && !ending;
+        let waiting = std::mem::take(&mut machine.waiting);
+        let mut result = self.clear(name);
+        if reboots && result.is_ok() {
+            result = self.boot(name);
+        }
+        if let Err(error) = &result {
+            eprintln!("{name}: {error}");
+        }
+        for reply in waiting {
+            let _ = reply.send(answer(&result));
+        }
+    }
+
+    /// Removes what a boot made.
+    fn clear(&mut self, name: &HostName) -> Result<(), Error> {
+        let Some(machine) = self.machines.get_mut(name) else { return Ok(()) };
+        for group in machine.cgroups.drain(..) {
+            cgroup::remove(&group)?;
+        }
+        let root = self.paths.host(name).mount();
+        // Lazily: a last reference of a dying host does not keep the next boot waiting.
+        umount2(&root, MntFlags::MNT_DETACH).at("unmount", &root)
+    }
+
+    fn boot(&mut self, name: &HostName) -> Result<(), Error> {
+        let Some(machine) = self.machines.get_mut(name) else { return Ok(()) };
+        let place = self.paths.host(name);
+        let root = place.mount();
+        let options = format!(
+            "lowerdir={},upperdir={},workdir={}",
+            self.lab.root.display(),
+            place.upper().display(),
+            place.work().display()
+        );
+        mount(Some("overlay"), &root, Some("overlay"), MsFlags::empty(), Some(options.as_str()))
+            .at("mount", &root)?;
+        machine.cgroups = cgroup::create(self.lab, &machine.host, self.paths)?;
+        let console_path = place.console();
+        let console =
+            File::options().create(true).append(true).open(&console_path).at("open", &console_path)?;
+        let mut command = Command::new(&self.lab.infrop);
+        command.args(["lab", "boot"]);
+        for group in &machine.cgroups {
+            command.arg("--cgroup").arg(group);
+        }
+        command.arg("--").args(arguments(self.lab, &machine.host, &place));
+        let errors = console.try_clone().at("open", &console_path)?;
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(console)
+            .stderr(errors)
+            .spawn()
+            .at("start", &self.lab.infrop)?;
+        machine.pid = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
+        machine.boots += 1;
+        eprintln!("{name}: boot {}", machine.boots);
+        let (events, name) = (self.events.clone(), name.clone());
+        tokio::spawn(async move {
+            match child.wait().await {
+                Ok(status) => {
+                    let _ = events.send(Event::Ended(name, status));
+                }
+                Err(error) => eprintln!("{name}: cannot wait for it: {error}"),
+            }
+        });
+        Ok(())
+    }
+}
+
+impl Machine {
+    fn new(host: Host) -> Self {
+        Self { host, pid: None, boots: 0, cgroups: Vec::new(), waiting: Vec::new() }
+    }
+}
+
+fn answer(result: &Result<(), Error>) -> Answer {
+    match result {
+        Ok(()) => Answer::Done,
+        Err(error) => Answer::Refused(error.to_string()),
+    }
+}
+
+/// The bridge that hosts are plugged into, in the namespace that is only ours.
+async fn set_up_network() -> Result<(), Error> {
+    let address = format!("{GATEWAY}/{PREFIX_LENGTH}");
+    for line in [
+        ["link", "set", "lo", "up"].as_slice(),
+        &["link", "add", BRIDGE, "type", "bridge"],
+        &["address", "add", &address, "dev", BRIDGE],
+        &["link", "set", BRIDGE, "up"],
+    ] {
+        Program::new("ip").args(line).run().await?;
+    }
+    Ok(())
+}
+
+/// Answers on the lab's socket.
+fn serve_control(paths: &Paths, events: &mpsc::UnboundedSender<Event>) -> Result<(), Error> {
+    let path = paths.control();
+    // One left by a killed supervisor; we hold the lock, so nobody listens on it.
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error).at("remove", &path),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&path).at("listen on", &path)?;
+    let events = events.clone();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(converse(stream, events.clone()));
+        }
+    });
+    Ok(())
+}
+
+/// One request and its answer. Whoever can open the socket is root; garbage still must not stop a lab.
+async fn converse(stream: UnixStream, events: mpsc::UnboundedSender<Event>) {
+    const LIMIT: u64 = 4096;
+    let (reading, mut writing) = stream.into_split();
+    let mut line = String::new();
+    if BufReader::new(reading.take(LIMIT)).read_line(&mut line).await.is_err() || line.is_empty() {
+        return;
+    }
+    let answer = match serde_json::from_str(&line) {
+        Err(error) => Answer::Refused(format!("that is not a request: {error}")),
+        Ok(request) => {
+            let (reply, answer) = oneshot::channel();
+            let _ = events.send(Event::Asked(request, reply));
+            match answer.await {
+                Ok(answer) => answer,
+                Err(_) => return,
+            }
+        }
+    };
+    if let Ok(text) = serde_json::to_string(&answer) {
+        // A caller that went away does not want it any more.
+        let _ = writing.write_all((text + "\n").as_bytes()).await;
+    }
+}
+
+/// Leads a port of the computer to the API endpoint in the lab.
+fn forward_api(listener: StdListener, address: Ipv4Addr) -> Result<(), Error> {
+    let target = SocketAddrV4::new(address, API_PORT);
+    let listener = TcpListener::from_std(listener).at("listen for", Path::new("the API"))?;
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                // Without a server there, the client sees its connection closed: the truth.
+                if let Ok(mut server) = TcpStream::connect(target).await {
+                    let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+                }
+            });
+        }
+    });
+    Ok(())
+}
+
+/// The lab ends on a signal and, if it is tied, when its maker's end of our stdin is closed.
+fn watch_for_the_end(lab: &Definition, events: &mpsc::UnboundedSender<Event>) -> Result<(), Error> {
+    let mut terminate =
+        signal(SignalKind::terminate()).at("watch signals of", Path::new(lab.name.as_str()))?;
+    let on_signal = events.clone();
+    tokio::spawn(async move {
+        terminate.recv().await;
+        let _ = on_signal.send(Event::End);
+    });
+    if lab.tied {
+        let events = events.clone();
+        tokio::spawn(async move {
+            let _ = tokio::io::copy(&mut tokio::io::stdin(), &mut tokio::io::sink()).await;
+            let _ = events.send(Event::End);
+        });
+    }
+    Ok(())
+}

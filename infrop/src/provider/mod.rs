@@ -1,0 +1,3 @@
+//! Who has computes.
+
+pub mod lab;
