@@ -123,7 +123,13 @@ enum LabCommand {
         #[arg(long)]
         directory: PathBuf,
     },
-    /// Become a host (started by the supervisor).
+    /// Run the hosts of a lab (started by `supervise`).
+    #[command(hide = true)]
+    Keep {
+        #[arg(long)]
+        directory: PathBuf,
+    },
+    /// Become a host (started by `keep`).
     #[command(hide = true)]
     Boot {
         #[arg(long)]
@@ -157,15 +163,19 @@ impl FromStr for Hosts {
     }
 }
 
-/// What must happen before this process has threads, if that is what was asked for.
-pub(super) fn run_unthreaded(arguments: &LabArguments) -> Option<anyhow::Result<()>> {
-    match &arguments.command {
-        LabCommand::Supervise { directory } => Some(lab::supervise(directory).map_err(Into::into)),
+/// Runs the commands that are only started by infrop itself: they change what the process is, so they come
+/// before it has threads, and a signal ends them without a word.
+pub(super) fn run_internal(arguments: &LabArguments) -> Option<anyhow::Result<()>> {
+    let result = match &arguments.command {
+        LabCommand::Supervise { directory } => lab::supervise(directory),
+        LabCommand::Keep { directory } => lab::keep(directory),
         LabCommand::Boot { cgroup, arguments } => {
-            Some(lab::boot(cgroup, arguments).map(|never: Infallible| match never {}).map_err(Into::into))
+            lab::boot(cgroup, arguments).map(|never: Infallible| match never {})
         }
-        _ => None,
-    }
+        LabCommand::Connect { directory, address, port } => lab::connect(directory, *address, *port),
+        _ => return None,
+    };
+    Some(result.map_err(Into::into))
 }
 
 pub(super) async fn run(arguments: LabArguments, shared: &Shared) -> anyhow::Result<()> {
@@ -202,10 +212,10 @@ pub(super) async fn run(arguments: LabArguments, shared: &Shared) -> anyhow::Res
             tokio::io::copy(&mut file, &mut tokio::io::stdout()).await?;
         }
         LabCommand::Destroy { name } => Lab::destroy(&store, &name).await?,
-        LabCommand::Connect { directory, address, port } => lab::connect(&directory, address, port).await?,
-        LabCommand::Supervise { .. } | LabCommand::Boot { .. } => {
-            anyhow::bail!("this must be started before the process has threads");
-        }
+        LabCommand::Supervise { .. }
+        | LabCommand::Keep { .. }
+        | LabCommand::Boot { .. }
+        | LabCommand::Connect { .. } => anyhow::bail!("this command is run by `run_internal`"),
     }
     Ok(())
 }

@@ -79,7 +79,7 @@ pub fn run() -> ExitCode {
 fn start(cli: Cli) -> anyhow::Result<u8> {
     let Cli { cache_dir, command } = cli;
     if let Command::Lab(arguments) = &command
-        && let Some(result) = lab::run_unthreaded(arguments)
+        && let Some(result) = lab::run_internal(arguments)
     {
         return result.map(|()| DONE);
     }

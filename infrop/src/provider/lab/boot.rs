@@ -2,8 +2,6 @@
 
 use std::{ffi::OsString, fs, os::unix::process::CommandExt, path::PathBuf, process::Command};
 
-use nix::sys::{prctl::set_pdeathsig, signal::Signal};
-
 use super::{
     error::{At, Error},
     model::{Definition, Host, HostPaths},
@@ -47,16 +45,15 @@ pub(super) fn arguments(lab: &Definition, host: &Host, paths: &HostPaths) -> Vec
     arguments
 }
 
-/// Becomes systemd-nspawn, inside the given control groups and with the supervisor's end as its own.
+/// Becomes systemd-nspawn, inside the given control groups.
 ///
-/// A process of its own (`infrop lab boot`) does this, because both must be set between fork and exec.
+/// A process of its own (`infrop lab boot`) does this, because it must happen between fork and exec.
 pub fn boot(cgroups: &[PathBuf], arguments: &[OsString]) -> Result<std::convert::Infallible, Error> {
     for group in cgroups {
         let file = group.join("cgroup.procs");
         fs::write(&file, std::process::id().to_string()).at("enter", &file)?;
     }
     let program = PathBuf::from("systemd-nspawn");
-    set_pdeathsig(Signal::SIGKILL).at("tie to its supervisor", &program)?;
     let error = Command::new(&program)
         .args(arguments)
         // The kubelet and containerd write to /proc/sys and /sys.

@@ -1,6 +1,10 @@
 //! `infrop lab connect`: ssh's way into a lab's network.
 
-use std::{fs::File, net::Ipv4Addr, path::Path};
+use std::{
+    fs::File,
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+};
 
 use nix::sched::{CloneFlags, setns};
 use tokio::{
@@ -17,13 +21,22 @@ use super::{
 /// Carries bytes between this process's stdin and stdout and a port of a host, until either side ends.
 ///
 /// Changes the network namespace of the calling thread: for a process that does nothing else.
-pub async fn connect(directory: &Path, address: Ipv4Addr, port: u16) -> Result<(), Error> {
+pub fn connect(directory: &Path, address: Ipv4Addr, port: u16) -> Result<(), Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.at("connect into", directory)?;
+    let result = runtime.block_on(carry(directory, address, port));
+    // A read of stdin that nobody answers any more must not keep the process.
+    runtime.shutdown_background();
+    result
+}
+
+async fn carry(directory: &Path, address: Ipv4Addr, port: u16) -> Result<(), Error> {
     let paths = Paths::new(directory.to_owned());
     let pid = control::supervisor_pid(&paths).await?;
-    let namespace = std::path::PathBuf::from(format!("/proc/{pid}/ns/net"));
+    let namespace = PathBuf::from(format!("/proc/{pid}/ns/net"));
     let file = File::open(&namespace).at("open", &namespace)?;
     setns(file, CloneFlags::CLONE_NEWNET).at("enter", &namespace)?;
-    let host = std::path::PathBuf::from(format!("{address}:{port}"));
+    let host = PathBuf::from(format!("{address}:{port}"));
     let mut stream = TcpStream::connect((address, port)).await.at("connect to", &host)?;
     let (mut from_host, mut to_host) = stream.split();
     let (mut input, mut output) = (stdin(), stdout());

@@ -8,9 +8,9 @@
 //!   kubectl ── 127.0.0.1:port ─ forwarded by ──>  the API endpoint
 //! ```
 //!
-//! The supervisor boots hosts, boots them again after a reboot, and ends with the lab. Network and mounts
-//! belong to it, so the kernel removes them when it ends, however it ends; a host cannot outlive it. What
-//! then is left are the lab's directory and its control groups: [`store`] finds and removes those.
+//! The supervisor boots hosts, boots them again after a reboot, and ends with the lab. Processes, network and
+//! mounts belong to it, so the kernel removes them when it ends, however it ends; a host cannot outlive it.
+//! What then is left are the lab's directory and its control groups: [`Store::sweep`] finds and removes those.
 
 mod boot;
 mod cgroup;
@@ -45,7 +45,7 @@ pub use self::{
     error::Error,
     model::{API_PORT, Definition, HostName, LabName, Share},
     store::{Store, Summary},
-    supervisor::supervise,
+    supervisor::{keep, supervise},
 };
 use self::{
     control::Request,

@@ -1,6 +1,10 @@
 //! The process that keeps a lab: it owns the network and the mounts, boots hosts and boots them again.
 //!
-//! One thread: hosts are told to die with the thread that started them, and the namespaces are the thread's.
+//! ```text
+//! supervise   holds the lab's lock, waits, and clears up
+//!   └ keep    first process of a process namespace: with it, whatever way it ends, every host ends
+//!       └ systemd-nspawn, one per host
+//! ```
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +19,10 @@ use std::{
 use nix::{
     mount::{MntFlags, MsFlags, mount, umount2},
     sched::{CloneFlags, unshare},
-    sys::signal::{Signal, kill},
+    sys::{
+        prctl::set_pdeathsig,
+        signal::{Signal, kill},
+    },
     unistd::{Pid, setsid},
 };
 use program::Program;
@@ -23,7 +30,6 @@ use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
     process::Command,
-    signal::unix::{SignalKind, signal},
     sync::{mpsc, oneshot},
 };
 
@@ -42,28 +48,44 @@ pub(super) const READY: &str = "ready";
 /// How long a host may take to shut down in order before its power is taken away.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Runs the supervisor of the lab in `directory` until the lab is shut down.
+/// Runs the supervisor of the lab in `directory` until the lab ends, and clears up after it.
 pub fn supervise(directory: &Path) -> Result<(), Error> {
     let paths = Paths::new(directory.to_owned());
     let _lock = take_lock(&paths)?;
-    let mut lab = Definition::read(&paths)?;
+    let lab = Definition::read(&paths)?;
     // Out of the caller's session: a ctrl-C there is not for us.
     setsid().at("leave the session of", directory)?;
+    cgroup::prepare_supervisor()?;
+    unshare(CloneFlags::CLONE_NEWPID).at("separate the processes of", directory)?;
+    let mut keeper = std::process::Command::new(&lab.infrop);
+    keeper.args(["lab", "keep", "--directory"]).arg(directory);
+    let status = keeper.status().at("start", &lab.infrop)?;
+    eprintln!("the lab ended ({status})");
+    if lab.tied {
+        // Nobody else will.
+        return store::remove(&paths);
+    }
+    cgroup::remove_recorded(&paths)
+}
+
+/// Runs the lab itself; only [`supervise`] starts this.
+pub fn keep(directory: &Path) -> Result<(), Error> {
+    set_pdeathsig(Signal::SIGKILL).at("tie to its supervisor", directory)?;
+    let paths = Paths::new(directory.to_owned());
+    let mut lab = Definition::read(&paths)?;
     // The forwarded port belongs to the computer's own network, so it is opened before leaving that.
     let api = listen(&mut lab, &paths)?;
-    cgroup::prepare_supervisor()?;
     unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).at("leave the network of", directory)?;
     let none: Option<&Path> = None;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)
         .at("separate the mounts of", directory)?;
+    // nspawn and we look processes up by the numbers of our namespace.
+    mount(Some("proc"), "/proc", Some("proc"), MsFlags::empty(), none).at("mount", Path::new("/proc"))?;
+    // One thread: the namespaces are the thread's, and so are the programs it starts.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.at("start", directory)?;
     let result = runtime.block_on(Supervisor::run(&lab, &paths, api));
     runtime.shutdown_background();
-    if lab.tied {
-        // Nobody else will.
-        store::remove(&paths)?;
-    }
     result
 }
 
@@ -120,7 +142,7 @@ impl<'a> Supervisor<'a> {
         let (events, mut queue) = mpsc::unbounded_channel();
         serve_control(paths, &events)?;
         forward_api(api, lab.api_address)?;
-        watch_for_the_end(lab, &events)?;
+        watch_for_the_end(lab, &events);
         let machines = lab.hosts.iter().map(|host| (host.name.clone(), Machine::new(host.clone()))).collect();
         let mut supervisor = Self { lab, paths, machines, events, ending: false };
         for name in lab.hosts.iter().map(|host| host.name.clone()) {
@@ -137,14 +159,12 @@ impl<'a> Supervisor<'a> {
                 break;
             }
         }
-        let removed = cgroup::remove_recorded(paths);
         for reply in last_words {
-            let _ = reply.send(answer(&removed));
+            let _ = reply.send(Answer::Done);
         }
         // The answers are written by other tasks of this thread.
         tokio::task::yield_now().await;
-        let _ = fs::remove_file(paths.control());
-        removed
+        Ok(())
     }
 
     /// Does what an event asks for; gives back the reply of a request that ends the lab.
@@ -395,15 +415,8 @@ fn forward_api(listener: StdListener, address: Ipv4Addr) -> Result<(), Error> {
     Ok(())
 }
 
-/// The lab ends on a signal and, if it is tied, when its maker's end of our stdin is closed.
-fn watch_for_the_end(lab: &Definition, events: &mpsc::UnboundedSender<Event>) -> Result<(), Error> {
-    let mut terminate =
-        signal(SignalKind::terminate()).at("watch signals of", Path::new(lab.name.as_str()))?;
-    let on_signal = events.clone();
-    tokio::spawn(async move {
-        terminate.recv().await;
-        let _ = on_signal.send(Event::End);
-    });
+/// A tied lab ends when its maker's end of our stdin is closed.
+fn watch_for_the_end(lab: &Definition, events: &mpsc::UnboundedSender<Event>) {
     if lab.tied {
         let events = events.clone();
         tokio::spawn(async move {
@@ -411,5 +424,4 @@ fn watch_for_the_end(lab: &Definition, events: &mpsc::UnboundedSender<Event>) ->
             let _ = events.send(Event::End);
         });
     }
-    Ok(())
 }
