@@ -10,6 +10,7 @@ use program::Program;
 
 use crate::{
     Error,
+    digest::sha256,
     error::At,
     tools::{Tool, tool},
 };
@@ -31,6 +32,12 @@ pub(crate) fn mmdebstrap(variant: &str, packages: &[&str], sources: &[String], t
         .arg(target)
         .args(sources)
         .timeout(Duration::from_mins(20))
+}
+
+/// A name for what is made of these packages from these sources.
+pub(crate) fn name(packages: &[&str], sources: &[String]) -> String {
+    let inputs = [CODENAME, &packages.join(" "), &sources.join("\n")].join("\0");
+    format!("{CODENAME}-{}", sha256(inputs).get(..12).unwrap_or_default())
 }
 
 /// The lines for sources.list that name Debian's [`CODENAME`] in the machine's apt configuration.
@@ -149,6 +156,15 @@ mod tests {
                 "deb [signed-by=/k/debian-archive-keyring.gpg] http://sec.example bookworm-security main"
             ]
         );
+    }
+
+    #[test]
+    fn other_packages_or_another_mirror_have_another_name() {
+        let mirror = ["deb http://a.example bookworm main".to_owned()];
+        let one = name(&["a", "b"], &mirror);
+        assert!(one.starts_with("bookworm-") && one.len() == "bookworm-".len() + 12);
+        assert_ne!(one, name(&["a", "b"], &[]));
+        assert_ne!(one, name(&["a"], &mirror));
     }
 
     #[test]

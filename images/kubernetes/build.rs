@@ -31,6 +31,9 @@ use crate::{
 /// Raised when the code below makes something else of the same input.
 const RECIPE: &str = "1";
 
+/// The kind of thing kube-proxy's base is in the cache.
+const KUBE_PROXY_KIND: &str = "kube-proxy-base";
+
 /// What is needed beside mmdebstrap. Go is not in it: a release or a directory does without.
 const TOOLS: [Tool; 5] = [
     tool("dpkg-deb", "dpkg"),
@@ -82,14 +85,14 @@ pub async fn build(cache: &Cache, request: &Request, steps: &Steps) -> Result<Bu
     let what = format!("bundle Kubernetes {version}");
     let path = cache
         .produce(KIND, &name(version), *anew, steps, |staging| async move {
-            steps.step(&what, fill(&staging, request, steps)).await
+            steps.step(&what, fill(cache, &staging, request, steps)).await
         })
         .await?;
     Bundle::open(path)
 }
 
 /// Makes the bundle in `staging`.
-async fn fill(staging: &Path, request: &Request, steps: &Steps) -> Result<(), Error> {
+async fn fill(cache: &Cache, staging: &Path, request: &Request, steps: &Steps) -> Result<(), Error> {
     let Request { version, containerd, wish, anew: _ } = request;
     let source = Source::choose(wish, version, steps).await?;
     let work = Workshop::new(staging.join("work"))?;
@@ -122,7 +125,8 @@ async fn fill(staging: &Path, request: &Request, steps: &Steps) -> Result<(), Er
     compile_pause(&pause, &work).await?;
 
     let packages = make_packages(staging, &work, version, &containerd, steps).await?;
-    let images = make_images(staging, &work, &images, steps).await?;
+    let base = kube_proxy_base(cache, steps).await?;
+    let images = make_images(staging, &work, &images, &base, steps).await?;
     remove_tree(&work.root)?;
     let manifest = Manifest {
         format: FORMAT,
@@ -208,27 +212,37 @@ async fn make_packages(
         .await
 }
 
+/// The Debian programs of the kube-proxy image, as a tar; the same for all versions.
+async fn kube_proxy_base(cache: &Cache, steps: &Steps) -> Result<PathBuf, Error> {
+    const FILE: &str = "base.tar";
+    let sources = debian::sources(Path::new("/etc/apt"))?;
+    let packages = contents::KUBE_PROXY_PACKAGES;
+    let name = debian::name(&packages, &sources);
+    let directory = cache
+        .produce(KUBE_PROXY_KIND, &name, false, steps, |staging| async move {
+            let what = format!("fetch for kube-proxy: {}", packages.join(" "));
+            let fetch = debian::mmdebstrap("extract", &packages, &sources, &staging.join(FILE));
+            steps.step(what, async { fetch.run().await }).await?;
+            Ok(())
+        })
+        .await?;
+    Ok(directory.join(FILE))
+}
+
 async fn make_images(
     staging: &Path,
     work: &Workshop,
     names: &[String],
+    base: &Path,
     steps: &Steps,
 ) -> Result<Vec<ImageEntry>, Error> {
     let directory = staging.join("images");
     fs::create_dir(&directory).at("create", &directory)?;
-    let base = work.scratch.join("kube-proxy.tar");
-    let sources = debian::sources(Path::new("/etc/apt"))?;
-    let packages = contents::KUBE_PROXY_PACKAGES;
-    steps
-        .step(format_args!("fetch for kube-proxy: {}", packages.join(" ")), async {
-            debian::mmdebstrap("extract", &packages, &sources, &base).run().await
-        })
-        .await?;
     steps
         .step("write the container images", async {
             let mut entries = Vec::new();
             for name in names {
-                let image = contents::image(name, &work.bin, &base).ok_or_else(|| Error::Damaged {
+                let image = contents::image(name, &work.bin, base).ok_or_else(|| Error::Damaged {
                     path: work.bin.join("kubeadm"),
                     why: format!("wants the image {name}, which this infrop cannot make"),
                 })?;

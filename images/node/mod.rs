@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{Error, cache::Cache, debian, digest::sha256, error::At, steps::Steps, tools};
+use crate::{Error, cache::Cache, debian, error::At, steps::Steps, tools};
 
 /// The kind of thing it is in the cache.
 const KIND: &str = "node-root";
@@ -45,7 +45,7 @@ const PACKAGES: [&str; 22] = [
 /// Gives the directory with the root file system, building it unless it is there.
 pub async fn ensure(cache: &Cache, steps: &Steps) -> Result<PathBuf, Error> {
     let sources = debian::sources(Path::new("/etc/apt"))?;
-    let name = name(&sources);
+    let name = format!("{}-{RECIPE}", debian::name(&PACKAGES, &sources));
     let path = cache.path(KIND, &name);
     if path.is_dir() {
         return Ok(path);
@@ -59,22 +59,21 @@ pub async fn ensure(cache: &Cache, steps: &Steps) -> Result<PathBuf, Error> {
         .await
 }
 
-/// What it is made of, as a name.
-fn name(sources: &[String]) -> String {
-    let inputs = [RECIPE, debian::CODENAME, &PACKAGES.join(" "), &sources.join("\n")].join("\0");
-    format!("{}-{}", debian::CODENAME, sha256(inputs).get(..12).unwrap_or_default())
-}
-
 async fn fill(root: &Path, sources: &[String]) -> Result<(), Error> {
     debian::mmdebstrap("minbase", &PACKAGES, sources, root).run().await?;
     remove_identity(root)?;
     // A journal that survives reboots and power cuts: it is the first thing wanted after one.
     let journal = root.join("var/log/journal");
     fs::create_dir_all(&journal).at("create", &journal)?;
-    // Names are the provider's to give; a file that no package manages.
+    // Where names and packages come from is for the provider and the administrator to say.
     let resolv = root.join("etc/resolv.conf");
     remove(&resolv)?;
-    fs::write(&resolv, "").at("write", &resolv)
+    fs::write(&resolv, "").at("write", &resolv)?;
+    let parts = root.join("etc/apt/sources.list.d");
+    for entry in fs::read_dir(&parts).at("list", &parts)? {
+        remove(&entry.at("list", &parts)?.path())?;
+    }
+    remove(&root.join("etc/apt/sources.list"))
 }
 
 fn remove_identity(root: &Path) -> Result<(), Error> {
@@ -101,13 +100,6 @@ fn remove(path: &Path) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn another_mirror_is_another_root() {
-        let one = name(&["deb http://a.example bookworm main".to_owned()]);
-        assert_ne!(one, name(&[]));
-        assert!(one.starts_with("bookworm-") && one.len() == "bookworm-".len() + 12);
-    }
 
     #[test]
     fn packages_are_sorted_and_unique() {

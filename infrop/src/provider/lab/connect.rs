@@ -2,8 +2,10 @@
 
 use std::{
     fs::File,
+    io,
     net::Ipv4Addr,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use nix::sched::{CloneFlags, setns};
@@ -17,6 +19,9 @@ use super::{
     error::{At, Error},
     model::Paths,
 };
+
+/// A host that is on answers in milliseconds; the kernel would wait two minutes for one that is off.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Carries bytes between this process's stdin and stdout and a port of a host, until either side ends.
 ///
@@ -37,7 +42,9 @@ async fn carry(directory: &Path, address: Ipv4Addr, port: u16) -> Result<(), Err
     let file = File::open(&namespace).at("open", &namespace)?;
     setns(file, CloneFlags::CLONE_NEWNET).at("enter", &namespace)?;
     let host = PathBuf::from(format!("{address}:{port}"));
-    let mut stream = TcpStream::connect((address, port)).await.at("connect to", &host)?;
+    let attempt = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect((address, port)));
+    let attempt = attempt.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    let mut stream = attempt.at("connect to", &host)?;
     let (mut from_host, mut to_host) = stream.split();
     let (mut input, mut output) = (stdin(), stdout());
     tokio::select! {

@@ -1,0 +1,329 @@
+//! Kubernetes by hand: the steps an administrator would take with apt-get and kubeadm on lab hosts.
+//!
+//! This is the ground truth the product is compared with, so nothing of the product is used but lab hosts
+//! and the bundle.
+
+use std::{fmt::Write as _, net::Ipv4Addr, time::Duration};
+
+use anyhow::{Context, ensure};
+use common::KubernetesVersion;
+use futures::future::try_join_all;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+
+use crate::lab::{BUNDLES, TestLab, wait_for};
+
+/// What kubeadm finds missing in hosts that share a kernel with this computer, and does not need there.
+const IGNORED_CHECKS: &str =
+    "SystemVerification,FileContent--proc-sys-net-bridge-bridge-nf-call-iptables,Swap";
+
+const POD_SUBNET: &str = "10.244.0.0/16";
+
+/// An upgrade of a control plane takes kubeadm some three minutes.
+const UPGRADE_LIMIT: Duration = Duration::from_mins(10);
+
+/// A cluster that is made by hand.
+#[derive(Debug)]
+pub struct Cluster<'a> {
+    lab: &'a TestLab,
+    /// The first control plane, where kubectl runs.
+    first: String,
+}
+
+impl<'a> Cluster<'a> {
+    /// Installs a version's packages and images on all hosts and initializes the first one.
+    pub async fn init(lab: &'a TestLab, version: &KubernetesVersion) -> anyhow::Result<Self> {
+        let hosts: Vec<String> =
+            lab.lab().definition().hosts.iter().map(|host| host.name.to_string()).collect();
+        let first = hosts.first().context("a cluster needs a host")?.clone();
+        let cluster = Self { lab, first };
+        try_join_all(hosts.iter().map(async |host| {
+            cluster.write_containerd_config(host).await?;
+            cluster.use_repository(host, version).await?;
+            cluster.install(host, version, "containerd kubelet kubeadm kubectl").await?;
+            cluster.import_images(host, version).await
+        }))
+        .await?;
+        let config = format!(
+            "{}---\n{}---\n{}---\n{}",
+            cluster.node_config("InitConfiguration", &cluster.first, "")?,
+            cluster.cluster_config(version)?,
+            KUBELET_CONFIG,
+            PROXY_CONFIG
+        );
+        let script = format!(
+            "cat > /root/kubeadm.yaml <<'EOF'\n{config}EOF\n\
+             kubeadm init --config /root/kubeadm.yaml --upload-certs --skip-token-print \
+             --ignore-preflight-errors={IGNORED_CHECKS}"
+        );
+        lab.run(&cluster.first, &script).await?;
+        Ok(cluster)
+    }
+
+    /// Joins a host, as another control plane or as a worker.
+    pub async fn join(&self, host: &str, control_plane: bool) -> anyhow::Result<()> {
+        let token = self.lab.run(&self.first, "kubeadm token create --ttl 10m").await?;
+        let hash = self
+            .lab
+            .run(
+                &self.first,
+                "openssl x509 -pubkey -noout -in /etc/kubernetes/pki/ca.crt | openssl pkey -pubin -outform der \
+                 | sha256sum | cut -d' ' -f1",
+            )
+            .await?;
+        let mut extra = format!(
+            "discovery:\n  bootstrapToken:\n    token: {}\n    apiServerEndpoint: {}\n    caCertHashes: [sha256:{}]\n",
+            token.trim(),
+            self.endpoint()?,
+            hash.trim()
+        );
+        if control_plane {
+            let key = "kubeadm init phase upload-certs --upload-certs 2>/dev/null | tail -n 1";
+            let key = self.lab.run(&self.first, key).await?;
+            let address = self.address(host)?;
+            let _ = write!(
+                extra,
+                "controlPlane:\n  certificateKey: {}\n  localAPIEndpoint: {{ advertiseAddress: {address} }}\n",
+                key.trim()
+            );
+        }
+        let config = self.node_config("JoinConfiguration", host, &extra)?;
+        let script = format!(
+            "umask 077; cat > /root/kubeadm.yaml <<'EOF'\n{config}EOF\n\
+             kubeadm join --config /root/kubeadm.yaml --ignore-preflight-errors={IGNORED_CHECKS}"
+        );
+        self.lab.run(host, &script).await?;
+        Ok(())
+    }
+
+    /// Gives every node its pod network: a bridge on each host, and routes between hosts.
+    pub async fn connect_pods(&self) -> anyhow::Result<()> {
+        let hosts = &self.lab.lab().definition().hosts;
+        let mut subnets = Vec::new();
+        for host in hosts {
+            let query = format!("get node {} -o jsonpath={{.spec.podCIDR}}", host.name);
+            let subnet = self.kubectl(&query).await?;
+            ensure!(!subnet.is_empty(), "{} has no pod network yet", host.name);
+            subnets.push(subnet);
+        }
+        for (host, subnet) in hosts.iter().zip(&subnets) {
+            let routes: String = hosts
+                .iter()
+                .zip(&subnets)
+                .filter(|(other, _)| other.name != host.name)
+                .map(|(other, subnet)| format!("[Route]\nDestination={subnet}\nGateway={}\n", other.address))
+                .collect();
+            let script = format!(
+                "mkdir -p /etc/cni/net.d /etc/systemd/network/10-lab.network.d\n\
+                 cat > /etc/systemd/network/10-lab.network.d/pods.conf <<'EOF'\n{routes}EOF\n\
+                 networkctl reload; networkctl reconfigure host0\n\
+                 cat > /etc/cni/net.d/10-bridge.conflist <<'EOF'\n{}\nEOF\n",
+                network_config(subnet)
+            );
+            self.lab.run(host.name.as_str(), &script).await?;
+        }
+        Ok(())
+    }
+
+    /// Runs kubectl as the cluster's administrator.
+    pub async fn kubectl(&self, arguments: &str) -> anyhow::Result<String> {
+        self.kubectl_with(arguments, "").await
+    }
+
+    /// Creates what a manifest describes.
+    pub async fn apply(&self, manifest: &str) -> anyhow::Result<()> {
+        self.kubectl_with("apply -f -", manifest).await?;
+        Ok(())
+    }
+
+    async fn kubectl_with(&self, arguments: &str, stdin: &str) -> anyhow::Result<String> {
+        let script =
+            format!("kubectl --kubeconfig /etc/kubernetes/admin.conf {arguments} <<'EOF'\n{stdin}\nEOF\n");
+        self.lab.run(&self.first, &script).await
+    }
+
+    /// Waits until all nodes, CoreDNS and kube-proxy are ready.
+    pub async fn wait_until_ready(&self) -> anyhow::Result<()> {
+        self.kubectl("wait --for=condition=Ready node --all --timeout=180s").await?;
+        for workload in ["daemonset/kube-proxy", "deployment/coredns"] {
+            self.kubectl(&format!("-n kube-system rollout status {workload} --timeout=180s")).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until a node that was away reports in again, in its present boot, and is Ready.
+    pub async fn wait_for_return(&self, host: &str) -> anyhow::Result<()> {
+        let boot = self.lab.boot_id(host).await?;
+        let query = format!(
+            "get node {host} -o 'jsonpath={{.status.nodeInfo.bootID}} {{.status.conditions[?(@.type==\"Ready\")].status}}'"
+        );
+        wait_for(Duration::from_mins(3), &format!("{host} Ready after its boot"), async || {
+            Ok(self.kubectl(&query).await.is_ok_and(|answer| answer == format!("{boot} True")))
+        })
+        .await
+    }
+
+    /// A client that comes in through the port on this computer's loopback.
+    pub async fn client(&self) -> anyhow::Result<kube::Client> {
+        // Only the first call of the process installs it; that one is ours or equal to ours.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let text = self.lab.run(&self.first, "cat /etc/kubernetes/admin.conf").await?;
+        let mut kubeconfig: Kubeconfig = serde_yaml::from_str(&text)?;
+        let port = self.lab.lab().status().await?.api_port;
+        for cluster in &mut kubeconfig.clusters {
+            if let Some(cluster) = &mut cluster.cluster {
+                cluster.server = Some(format!("https://127.0.0.1:{port}"));
+            }
+        }
+        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+        Ok(kube::Client::try_from(config)?)
+    }
+
+    /// Evicts all pods of a node that can be.
+    pub async fn drain(&self, host: &str) -> anyhow::Result<()> {
+        let arguments = format!("drain {host} --ignore-daemonsets --delete-emptydir-data --timeout=180s");
+        self.kubectl(&arguments).await?;
+        Ok(())
+    }
+
+    /// Lets pods come to a node again.
+    pub async fn uncordon(&self, host: &str) -> anyhow::Result<()> {
+        self.kubectl(&format!("uncordon {host}")).await?;
+        Ok(())
+    }
+
+    /// Upgrades one host in the documented order: kubeadm, the cluster's part, then drained kubelet and
+    /// containerd.
+    pub async fn upgrade(&self, host: &str, version: &KubernetesVersion) -> anyhow::Result<()> {
+        self.use_repository(host, version).await?;
+        self.install(host, version, "kubeadm").await?;
+        let command =
+            if host == self.first { format!("apply {} --yes", version.tag()) } else { "node".to_owned() };
+        let script = format!("kubeadm upgrade {command} --ignore-preflight-errors={IGNORED_CHECKS}");
+        self.lab.run_for(host, UPGRADE_LIMIT, &script).await?;
+        self.drain(host).await?;
+        self.install(host, version, "containerd kubelet kubectl").await?;
+        self.lab.run(host, "systemctl restart containerd kubelet").await?;
+        let query = format!("get node {host} -o jsonpath={{.status.nodeInfo.kubeletVersion}}");
+        wait_for(Duration::from_mins(3), &format!("{host} reports {}", version.tag()), async || {
+            Ok(self.kubectl(&query).await.is_ok_and(|answer| answer == version.tag()))
+        })
+        .await?;
+        self.kubectl(&format!("wait --for=condition=Ready node/{host} --timeout=180s")).await?;
+        self.uncordon(host).await
+    }
+
+    /// Takes the container images of a version from its bundle.
+    pub async fn import_images(&self, host: &str, version: &KubernetesVersion) -> anyhow::Result<()> {
+        let script = format!(
+            "for image in {BUNDLES}/{version}/images/*.tar; do ctr -n k8s.io images import $image; done"
+        );
+        self.lab.run(host, &script).await?;
+        Ok(())
+    }
+
+    async fn use_repository(&self, host: &str, version: &KubernetesVersion) -> anyhow::Result<()> {
+        let apt = format!("{BUNDLES}/{version}/apt");
+        let script = format!(
+            "cat > /etc/apt/sources.list.d/kubernetes.sources <<'EOF'\nTypes: deb\nURIs: file:{apt}\nSuites: ./\n\
+             Signed-By: {apt}/repository.asc\nEOF\napt-get --error-on=any update"
+        );
+        self.lab.run(host, &script).await?;
+        Ok(())
+    }
+
+    /// Installs packages in exactly the version of the repository, which has only one.
+    async fn install(&self, host: &str, version: &KubernetesVersion, packages: &str) -> anyhow::Result<()> {
+        let pinned: Vec<String> = packages
+            .split(' ')
+            .map(|name| if name == "containerd" { name.to_owned() } else { format!("{name}={version}-1.1") })
+            .collect();
+        let script = format!(
+            "DEBIAN_FRONTEND=noninteractive apt-get install --yes --allow-change-held-packages {}\n\
+             apt-mark hold {packages}",
+            pinned.join(" ")
+        );
+        self.lab.run(host, &script).await?;
+        Ok(())
+    }
+
+    async fn write_containerd_config(&self, host: &str) -> anyhow::Result<()> {
+        let script = format!(
+            "mkdir -p /etc/containerd; cat > /etc/containerd/config.toml <<'EOF'\n{CONTAINERD_CONFIG}EOF"
+        );
+        self.lab.run(host, &script).await?;
+        Ok(())
+    }
+
+    fn address(&self, host: &str) -> anyhow::Result<Ipv4Addr> {
+        Ok(self.lab.lab().definition().host(&host.parse()?)?.address)
+    }
+
+    fn endpoint(&self) -> anyhow::Result<String> {
+        Ok(format!("{}:6443", self.address(&self.first)?))
+    }
+
+    fn node_config(&self, kind: &str, host: &str, extra: &str) -> anyhow::Result<String> {
+        let address = self.address(host)?;
+        let local = match kind {
+            "InitConfiguration" => format!("localAPIEndpoint: {{ advertiseAddress: {address} }}\n"),
+            _ => String::new(),
+        };
+        Ok(format!(
+            "apiVersion: kubeadm.k8s.io/v1beta4\nkind: {kind}\n{local}nodeRegistration:\n  name: {host}\n  \
+             criSocket: unix:///run/containerd/containerd.sock\n  kubeletExtraArgs:\n  \
+             - {{ name: node-ip, value: {address} }}\n{extra}"
+        ))
+    }
+
+    fn cluster_config(&self, version: &KubernetesVersion) -> anyhow::Result<String> {
+        Ok(format!(
+            "apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nkubernetesVersion: {}\n\
+             controlPlaneEndpoint: {}\nnetworking: {{ podSubnet: {POD_SUBNET} }}\n\
+             apiServer: {{ certSANs: [127.0.0.1] }}\n",
+            version.tag(),
+            self.endpoint()?
+        ))
+    }
+}
+
+/// What the kernel of this computer asks for: no systemd above the hosts, perhaps cgroup v1, swap unknown.
+const KUBELET_CONFIG: &str = "\
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+cgroupDriver: cgroupfs
+failCgroupV1: false
+failSwapOn: false
+localStorageCapacityIsolation: false
+";
+
+/// It may not write nf_conntrack_max, which is the computer's.
+const PROXY_CONFIG: &str = "\
+apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+conntrack: { maxPerCore: 0, min: 0 }
+";
+
+/// Without CAP_SYS_RESOURCE an OOM score cannot be lowered; images come from the bundle, pause among them.
+const CONTAINERD_CONFIG: &str = "\
+version = 3
+[plugins.'io.containerd.cri.v1.runtime']
+  restrict_oom_score_adj = true
+  [plugins.'io.containerd.cri.v1.runtime'.cni]
+    bin_dirs = ['/usr/lib/cni']
+    conf_dir = '/etc/cni/net.d'
+  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+    runtime_type = 'io.containerd.runc.v2'
+    [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+      SystemdCgroup = false
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+  sandbox = 'registry.k8s.io/pause:3.10.2'
+";
+
+fn network_config(subnet: &str) -> String {
+    format!(
+        r#"{{ "cniVersion": "0.4.0", "name": "pods", "plugins": [
+  {{ "type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
+     "ipam": {{ "type": "host-local", "ranges": [[{{ "subnet": "{subnet}" }}]], "routes": [{{ "dst": "0.0.0.0/0" }}] }} }},
+  {{ "type": "portmap", "capabilities": {{ "portMappings": true }} }} ] }}"#
+    )
+}

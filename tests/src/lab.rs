@@ -1,0 +1,176 @@
+//! A lab for one test: gone when the test is, with its journals kept if the test fails.
+
+use std::{
+    fs,
+    panic::AssertUnwindSafe,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::Context;
+use futures::FutureExt;
+use images::{node, steps::Steps};
+use infrop::provider::lab::{HostName, Lab, Lifetime, Plan, Power, Share, Store};
+
+use crate::{bundles, infrop_path};
+
+/// Where labs of tests are: apart from those of people. Short, for a socket is in there.
+const STORE: &str = "/var/tmp/infrop-test-labs";
+
+/// Where hosts see the bundles, one directory per version.
+pub const BUNDLES: &str = "/opt/infrop/bundles";
+
+/// Hosts of a test.
+#[derive(Debug)]
+pub struct TestLab {
+    lab: Lab,
+}
+
+impl TestLab {
+    /// Makes a lab, runs the test on it, and ends the lab, however the test ends. If it fails, journals and
+    /// consoles of all hosts are kept and the error says where.
+    pub async fn with<T>(
+        name: &str,
+        hosts: &[&str],
+        test: impl AsyncFnOnce(&Self) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let lab = Self::create(name, hosts).await?;
+        let result = AssertUnwindSafe(test(&lab)).catch_unwind().await;
+        let result = match result {
+            Ok(Ok(value)) => {
+                lab.destroy().await?;
+                return Ok(value);
+            }
+            Ok(Err(error)) => Ok(error),
+            Err(panic) => Err(panic),
+        };
+        let kept = lab.keep_logs(name).await;
+        lab.destroy().await?;
+        let note = match kept {
+            Ok(directory) => format!("journals and consoles are in {}", directory.display()),
+            Err(error) => format!("journals could not be kept: {error:#}"),
+        };
+        match result {
+            Ok(error) => Err(error.context(note)),
+            Err(panic) => {
+                eprintln!("{note}");
+                std::panic::resume_unwind(panic)
+            }
+        }
+    }
+
+    async fn create(name: &str, hosts: &[&str]) -> anyhow::Result<Self> {
+        let steps = Steps::stderr();
+        let shares = bundles::pinned()?
+            .iter()
+            .map(|bundle| Share {
+                source: bundle.path().to_owned(),
+                target: Path::new(BUNDLES).join(bundle.manifest().kubernetes.to_string()),
+            })
+            .collect();
+        let plan = Plan {
+            name: format!("{name}-{}", std::process::id()).parse()?,
+            hosts: hosts.iter().map(|host| host.parse()).collect::<Result<_, _>>()?,
+            root: node::ensure(&bundles::cache()?, &steps).await?,
+            shares,
+            lifetime: Lifetime::Tied,
+            infrop: infrop_path()?.to_owned(),
+        };
+        let lab = Lab::create(&store(), plan, &steps).await?;
+        Ok(Self { lab })
+    }
+
+    /// The lab itself.
+    pub fn lab(&self) -> &Lab {
+        &self.lab
+    }
+
+    /// Runs a script on a host and gives its stdout.
+    pub async fn run(&self, host: &str, script: &str) -> anyhow::Result<String> {
+        self.run_for(host, Duration::from_mins(5), script).await
+    }
+
+    /// Runs a script that may take long.
+    pub async fn run_for(&self, host: &str, limit: Duration, script: &str) -> anyhow::Result<String> {
+        let ssh = self.lab.ssh(&host.parse()?).arg("bash -seuo pipefail").timeout(limit);
+        ssh.stdin(script).run().await.with_context(|| format!("on {host}: {}", script.trim()))
+    }
+
+    /// The boot a host is in.
+    pub async fn boot_id(&self, host: &str) -> anyhow::Result<String> {
+        Ok(self.run(host, "cat /proc/sys/kernel/random/boot_id").await?.trim().to_owned())
+    }
+
+    /// Switches a host.
+    pub async fn power(&self, host: &str, power: Power) -> anyhow::Result<()> {
+        Ok(self.lab.power(&host.parse()?, power).await?)
+    }
+
+    /// Reboots a host from inside and waits until it answers in another boot.
+    pub async fn reboot(&self, host: &str) -> anyhow::Result<()> {
+        let before = self.boot_id(host).await?;
+        // The connection may end with the host before ssh knows how the command ended.
+        let _ = self.run(host, "systemctl reboot").await;
+        wait_for(Duration::from_mins(1), &format!("{host} in another boot"), async || {
+            Ok(self.boot_id(host).await.is_ok_and(|now| now != before))
+        })
+        .await
+    }
+
+    /// Cuts the power of a host at the moment when a file is on its disk, seen from outside.
+    pub async fn cut_power_when(&self, host: &str, file: &str) -> anyhow::Result<()> {
+        let path = self.lab.directory().join("hosts").join(host).join("upper").join(file);
+        let deadline = tokio::time::Instant::now() + Duration::from_mins(5);
+        while !path.exists() {
+            anyhow::ensure!(tokio::time::Instant::now() < deadline, "{file} never came to {host}");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        self.power(host, Power::Cut).await
+    }
+
+    async fn keep_logs(&self, name: &str) -> anyhow::Result<PathBuf> {
+        let target = std::env::current_exe()?
+            .ancestors()
+            .find(|directory| directory.file_name().is_some_and(|name| name == "target"))
+            .context("not below target/")?
+            .join("test-logs")
+            .join(format!("{name}-{}", std::process::id()));
+        fs::create_dir_all(&target)?;
+        for host in &self.lab.definition().hosts {
+            fs::copy(self.lab.console(&host.name), target.join(format!("{}.console", host.name)))?;
+            let journal = self.lab.journal(&host.name).run().await?;
+            fs::write(target.join(format!("{}.journal", host.name)), journal)?;
+        }
+        Ok(target)
+    }
+
+    async fn destroy(&self) -> anyhow::Result<()> {
+        Ok(Lab::destroy(&store(), &self.lab.definition().name).await?)
+    }
+}
+
+/// The labs of all tests.
+pub fn store() -> Store {
+    Store::new(STORE)
+}
+
+/// A host's name, known to be good.
+pub fn host(name: &str) -> anyhow::Result<HostName> {
+    Ok(name.parse()?)
+}
+
+/// Waits until `condition` holds; says what was waited for if it never does.
+pub async fn wait_for(
+    limit: Duration,
+    what: &str,
+    mut condition: impl AsyncFnMut() -> anyhow::Result<bool>,
+) -> anyhow::Result<()> {
+    let deadline = tokio::time::Instant::now() + limit;
+    loop {
+        if condition().await? {
+            return Ok(());
+        }
+        anyhow::ensure!(tokio::time::Instant::now() < deadline, "{what}: not within {} s", limit.as_secs());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}

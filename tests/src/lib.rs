@@ -1,0 +1,21 @@
+//! Fixtures for tests on real servers and real hosts.
+//!
+//! * [`harness`]: suites whose cases are skipped with a reason, never passed, where they cannot run;
+//! * [`api_server`]: a kube-apiserver and its etcd on loopback;
+//! * [`lab`]: hosts, [`faults`] on their network, and [`kubeadm`] by hand;
+//! * [`bundles`]: the Kubernetes both come from.
+
+pub mod api_server;
+pub mod audit;
+pub mod bundles;
+pub mod faults;
+pub mod harness;
+pub mod http_server;
+mod infrop_program;
+mod keeper;
+pub mod kubeadm;
+pub mod lab;
+mod pki;
+pub mod setup;
+
+pub use infrop_program::{infrop, infrop_path};
