@@ -93,7 +93,10 @@ where
         runtime.shutdown_timeout(Duration::from_secs(10));
         result
     };
-    outcome().map_err(|error: anyhow::Error| format!("{error:?}").into())
+    outcome().map_err(|error: anyhow::Error| {
+        // The chain of causes, without the stack: a test's error says where it is.
+        error.chain().map(ToString::to_string).collect::<Vec<_>>().join("\n  because: ").into()
+    })
 }
 
 /// Runs the cases that the command line selects.

@@ -143,11 +143,22 @@ impl<'a> Cluster<'a> {
 
     /// Waits until all nodes, CoreDNS and kube-proxy are ready.
     pub async fn wait_until_ready(&self) -> anyhow::Result<()> {
-        self.kubectl("wait --for=condition=Ready node --all --timeout=180s").await?;
+        self.insist("wait --for=condition=Ready node --all --timeout=30s").await?;
         for workload in ["daemonset/kube-proxy", "deployment/coredns"] {
-            self.kubectl(&format!("-n kube-system rollout status {workload} --timeout=180s")).await?;
+            self.insist(&format!("-n kube-system rollout status {workload} --timeout=30s")).await?;
         }
         Ok(())
+    }
+
+    /// Runs kubectl until it succeeds: a control plane that restarts does not answer for a while.
+    async fn insist(&self, arguments: &str) -> anyhow::Result<()> {
+        let mut last = Ok(String::new());
+        let succeeded = wait_for(Duration::from_mins(4), &format!("kubectl {arguments}"), async || {
+            last = self.kubectl(arguments).await;
+            Ok(last.is_ok())
+        })
+        .await;
+        succeeded.or_else(|error| last.map(drop).context(error))
     }
 
     /// Waits until a node that was away reports in again, in its present boot, and is Ready.
@@ -180,15 +191,12 @@ impl<'a> Cluster<'a> {
 
     /// Evicts all pods of a node that can be.
     pub async fn drain(&self, host: &str) -> anyhow::Result<()> {
-        let arguments = format!("drain {host} --ignore-daemonsets --delete-emptydir-data --timeout=180s");
-        self.kubectl(&arguments).await?;
-        Ok(())
+        self.insist(&format!("drain {host} --ignore-daemonsets --delete-emptydir-data --timeout=60s")).await
     }
 
     /// Lets pods come to a node again.
     pub async fn uncordon(&self, host: &str) -> anyhow::Result<()> {
-        self.kubectl(&format!("uncordon {host}")).await?;
-        Ok(())
+        self.insist(&format!("uncordon {host}")).await
     }
 
     /// Upgrades one host in the documented order: kubeadm, the cluster's part, then drained kubelet and
@@ -208,7 +216,7 @@ impl<'a> Cluster<'a> {
             Ok(self.kubectl(&query).await.is_ok_and(|answer| answer == version.tag()))
         })
         .await?;
-        self.kubectl(&format!("wait --for=condition=Ready node/{host} --timeout=180s")).await?;
+        self.insist(&format!("wait --for=condition=Ready node/{host} --timeout=30s")).await?;
         self.uncordon(host).await
     }
 

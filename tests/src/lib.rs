@@ -18,4 +18,4 @@ pub mod lab;
 mod pki;
 pub mod setup;
 
-pub use infrop_program::{infrop, infrop_path};
+pub use infrop_program::{cargo, infrop, infrop_path};

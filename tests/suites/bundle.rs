@@ -309,7 +309,8 @@ async fn from_directory() -> anyhow::Result<()> {
     })
     .await?;
     let second = Program::new("sh").args(["-c", &format!("{two} 2> {}", log.display())]).timeout(LIMIT);
-    let (first, second) = (first.await??, second.run().await?);
+    let second = second.run().await?;
+    let first = first.await??;
     ensure!(first == second, "{first} and {second}");
     let said = fs::read_to_string(&log)?;
     ensure!(said.starts_with("waiting: another process is making kubernetes-1.37.1"), "{said}");

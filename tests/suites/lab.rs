@@ -60,7 +60,7 @@ async fn like_machines() -> anyhow::Result<()> {
         lab.power("a", Power::Off).await?;
         ensure!(lab.boot_id("a").await.is_err(), "a host that is off answers");
         let journal = lab.lab().journal(&host("a")?).run().await?;
-        ensure!(journal.contains("Reached target poweroff.target"), "it was not shut down in order");
+        ensure!(journal.contains("Reached target shutdown.target"), "it was not shut down in order");
         lab.power("a", Power::On).await?;
         lab.power("a", Power::On).await?;
 
@@ -72,7 +72,10 @@ async fn like_machines() -> anyhow::Result<()> {
         ensure!(lab.boot_id("a").await? != before);
         let last = format!("--boot={}", before.replace('-', ""));
         let journal = lab.lab().journal(&host("a")?).arg(last).run().await?;
-        ensure!(!journal.contains("poweroff.target"), "a power cut was an orderly shutdown");
+        ensure!(
+            journal.contains("sshd") && !journal.contains("shutdown.target"),
+            "it was shut down in order"
+        );
 
         let status = lab.lab().status().await?;
         let boots: Vec<u32> = status.hosts.iter().map(|host| host.boots).collect();
@@ -361,12 +364,14 @@ async fn cut_and_heal() -> anyhow::Result<()> {
     .await
 }
 
-/// The round trip in milliseconds, and how many of the packets came back.
+/// The shortest round trip in milliseconds, and how many of the packets came back. The shortest, because a
+/// busy computer makes others longer.
 async fn measure(lab: &TestLab, count: u32) -> anyhow::Result<(f64, u32)> {
     let text = lab.run("a", &format!("ping -q -i 0.01 -c {count} -W 1 b || true")).await?;
     let received = text.split(", ").find_map(|part| part.strip_suffix(" received"));
-    let average = text.lines().last().and_then(|line| line.split('/').nth(4)).unwrap_or("0");
-    Ok((average.parse()?, received.context("ping counts")?.parse()?))
+    let shortest =
+        text.lines().last().and_then(|line| line.split(" = ").nth(1)?.split('/').next()).unwrap_or("0");
+    Ok((shortest.parse()?, received.context("ping counts")?.parse()?))
 }
 
 async fn slow_and_lossy() -> anyhow::Result<()> {

@@ -1,7 +1,6 @@
 //! Running all tests: set up, build, then the cluster test beside the others, for it mostly waits.
 
 use std::{
-    env,
     path::{Path, PathBuf},
     process::Stdio,
     time::Instant,
@@ -59,7 +58,7 @@ pub(crate) async fn run(quick: bool, steps: &Steps) -> anyhow::Result<bool> {
 }
 
 fn cargo() -> Command {
-    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut command = Command::from(::tests::cargo());
     command.kill_on_drop(true);
     command
 }

@@ -99,26 +99,18 @@ async fn upstream_go_mod(release: &Release, directory: &Path) -> Result<String, 
     #[derive(Deserialize)]
     struct Downloaded {
         #[serde(rename = "GoMod")]
-        go_mod: Option<PathBuf>,
-        #[serde(rename = "Error")]
-        error: Option<String>,
+        go_mod: PathBuf,
     }
     let module = release.component.modules().first().copied().unwrap_or_default();
-    let download =
-        go(directory).args(["mod", "download", "-json"]).arg(format!("{module}@v{}", release.version));
-    let text = match download.run().await {
-        Ok(text) => text,
-        Err(error) => return Err(explain(error, release)),
-    };
-    let answer: Downloaded = serde_json::from_str(&text)
+    let module = format!("{module}@v{}", release.version);
+    let download = go(directory).args(["mod", "download"]);
+    // Twice, the second time from disk: with -json, errors would not be on stderr.
+    download.clone().arg(&module).run().await.map_err(|error| explain(error, release))?;
+    let text = download.args(["-json", &module]).run().await?;
+    let downloaded: Downloaded = serde_json::from_str(&text)
         .map_err(std::io::Error::other)
         .at("understand what `go mod download` says in", directory)?;
-    match answer {
-        Downloaded { go_mod: Some(path), error: None } => fs::read_to_string(&path).at("read", &path),
-        Downloaded { error, .. } => {
-            Err(classify(&error.unwrap_or_default(), release).unwrap_or_else(|| unknown(release)))
-        }
-    }
+    fs::read_to_string(&downloaded.go_mod).at("read", &downloaded.go_mod)
 }
 
 /// A go.mod that requires the release with the same Go, debug settings and staging modules.

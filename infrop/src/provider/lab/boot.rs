@@ -32,7 +32,7 @@ pub(super) fn arguments(lab: &Definition, host: &Host, paths: &HostPaths) -> Vec
     option("private-users", "no");
     option("system-call-filter", SYSTEM_CALLS);
     option("bind", "/dev/kmsg");
-    option("console", "pipe");
+    option("console", "read-only");
     // Nobody else is to manage the machine: this computer may run without systemd.
     option("register", "no");
     for (name, target) in DATA_DIRECTORIES {
@@ -42,6 +42,8 @@ pub(super) fn arguments(lab: &Definition, host: &Host, paths: &HostPaths) -> Vec
         option("bind-ro", &format!("{}:{}", share.source.display(), share.target.display()));
     }
     arguments.extend(["--keep-unit".into(), "--boot".into()]);
+    // For the host's systemd: what it starts and stops is shown on the console.
+    arguments.push("systemd.show_status=true".into());
     arguments
 }
 

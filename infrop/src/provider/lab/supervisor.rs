@@ -81,6 +81,10 @@ pub fn keep(directory: &Path) -> Result<(), Error> {
         .at("separate the mounts of", directory)?;
     // nspawn and we look processes up by the numbers of our namespace.
     mount(Some("proc"), "/proc", Some("proc"), MsFlags::empty(), none).at("mount", Path::new("/proc"))?;
+    // What nspawn notes down goes with us.
+    let notes = Path::new("/run/systemd/nspawn");
+    fs::create_dir_all(notes).at("create", notes)?;
+    mount(Some("tmpfs"), notes, Some("tmpfs"), MsFlags::empty(), Some("mode=0755")).at("mount", notes)?;
     // One thread: the namespaces are the thread's, and so are the programs it starts.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.at("start", directory)?;
