@@ -89,14 +89,12 @@ pub enum Error {
         /// Why the release server is out.
         release: String,
     },
-    /// A bundle of this version exists, but from somewhere else.
-    #[error(
-        "the bundle {version} was already built from {existing}: add --force to build it anew from {asked}"
-    )]
-    OtherSource {
+    /// A bundle of this version exists, but not the one that was asked for.
+    #[error("there is a bundle {version} with {existing}: add --force to build it anew with {asked}")]
+    OtherBundle {
         /// The version.
         version: String,
-        /// Where the present one came from.
+        /// What the present one has.
         existing: String,
         /// What was asked for now.
         asked: String,

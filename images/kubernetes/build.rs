@@ -69,16 +69,9 @@ pub(super) fn name_suffix() -> String {
 
 /// Gives the bundle of a version, building it unless it is there.
 pub async fn build(cache: &Cache, request: &Request, steps: &Steps) -> Result<Bundle, Error> {
-    let Request { version, anew, wish, .. } = request;
+    let Request { version, anew, .. } = request;
     if !anew && let Ok(bundle) = Bundle::find(cache, version) {
-        return match &wish.directory {
-            Some(directory) if bundle.manifest().source != "directory" => Err(Error::OtherSource {
-                version: version.to_string(),
-                existing: bundle.manifest().source.clone(),
-                asked: directory.display().to_string(),
-            }),
-            _ => Ok(bundle),
-        };
+        return check_wishes(bundle, request);
     }
     let tools: Vec<Tool> = TOOLS.into_iter().chain(debian::TOOLS).collect();
     tools::ensure(&tools, steps).await?;
@@ -89,6 +82,29 @@ pub async fn build(cache: &Cache, request: &Request, steps: &Steps) -> Result<Bu
         })
         .await?;
     Bundle::open(path)
+}
+
+/// A bundle that is there serves, unless it is not what was asked for.
+fn check_wishes(bundle: Bundle, request: &Request) -> Result<Bundle, Error> {
+    let Request { version, containerd, wish, anew: _ } = request;
+    let other = |existing: &str, asked: String| Error::OtherBundle {
+        version: version.to_string(),
+        existing: existing.to_owned(),
+        asked,
+    };
+    let manifest = bundle.manifest();
+    if let Some(directory) = &wish.directory
+        && manifest.source != "directory"
+    {
+        return Err(other(&format!("source {}", manifest.source), directory.display().to_string()));
+    }
+    let present = manifest.components.get("containerd");
+    if let (Some(wanted), Some(present)) = (containerd, present)
+        && wanted != present
+    {
+        return Err(other(&format!("containerd {present}"), format!("containerd {wanted}")));
+    }
+    Ok(bundle)
 }
 
 /// Makes the bundle in `staging`.

@@ -182,7 +182,8 @@ mod tests {
 
     #[test]
     fn the_first_file_that_differs_is_named() {
-        let tamper: [(fn(&Path), &str, &str); 4] = [
+        type Change = fn(&Path);
+        let tamper: [(Change, &str, &str); 4] = [
             (|d| fs::write(d.join("apt/a"), "x").unwrap(), "apt/a", "differs"),
             (|d| fs::remove_file(d.join("b")).unwrap(), "b", "is missing"),
             (|d| fs::write(d.join("apt/c"), "c").unwrap(), "apt/c", "does not belong"),

@@ -40,42 +40,59 @@ pub fn pinned() -> anyhow::Result<[Bundle; 2]> {
     Ok([Bundle::find(&cache, &old.parse()?)?, Bundle::find(&cache, &new.parse()?)?])
 }
 
-/// A program of the newest pinned bundle, on this computer's disk: taken out of its image once.
+/// A program of the newest pinned bundle, on this computer's disk.
 pub async fn program(name: &str) -> anyhow::Result<PathBuf> {
-    let [_, bundle] = pinned()?;
-    let image = if name.starts_with("etcd") { "etcd" } else { name };
-    let file = if name == "coredns" { "/coredns".to_owned() } else { format!("/usr/local/bin/{name}") };
-    let key = bundle.path().file_name().context("a bundle has a name")?.to_string_lossy().into_owned();
-    let extract = |staging: PathBuf| async move { bundle.extract(image, &file, &staging.join(name)) };
-    let directory =
-        cache()?.produce("programs", &format!("{key}-{name}"), false, &Steps::new(|_| ()), extract).await?;
-    Ok(directory.join(name))
+    let [_, newest] = pinned()?;
+    Ok(programs(&newest).await?.join(name))
 }
 
-/// All programs of a bundle in one directory, as a user would have them from elsewhere.
-pub async fn unpack(bundle: &Bundle, target: &Path) -> anyhow::Result<()> {
-    for (image, names) in [
-        ("kube-apiserver", ["kube-apiserver"].as_slice()),
-        ("kube-controller-manager", &["kube-controller-manager"]),
-        ("kube-scheduler", &["kube-scheduler"]),
-        ("kube-proxy", &["kube-proxy"]),
-        ("etcd", &["etcd", "etcdctl", "etcdutl"]),
+/// A directory with all programs of a bundle, taken out of its packages and images once.
+pub async fn programs(bundle: &Bundle) -> anyhow::Result<PathBuf> {
+    let name = bundle.path().file_name().context("a bundle has a name")?.to_string_lossy().into_owned();
+    let unpack = |staging: PathBuf| async move { unpack(bundle, &staging).await };
+    Ok(cache()?.produce("programs", &name, false, &Steps::new(|_| ()), unpack).await?)
+}
+
+async fn unpack(bundle: &Bundle, target: &Path) -> Result<(), images::Error> {
+    for (image, directory, names) in [
+        ("kube-apiserver", "/usr/local/bin", ["kube-apiserver"].as_slice()),
+        ("kube-controller-manager", "/usr/local/bin", &["kube-controller-manager"]),
+        ("kube-scheduler", "/usr/local/bin", &["kube-scheduler"]),
+        ("kube-proxy", "/usr/local/bin", &["kube-proxy"]),
+        ("etcd", "/usr/local/bin", &["etcd", "etcdctl", "etcdutl"]),
+        ("coredns", "", &["coredns"]),
     ] {
         for name in names {
-            bundle.extract(image, &format!("/usr/local/bin/{name}"), &target.join(name))?;
+            bundle.extract(image, &format!("{directory}/{name}"), &target.join(name))?;
         }
     }
-    bundle.extract("coredns", "/coredns", &target.join("coredns"))?;
     for package in &bundle.manifest().packages {
-        let tree = target.join("tree");
-        let file = bundle.path().join(&package.file);
-        program::Program::new("dpkg-deb").arg("-x").args([&file, &tree]).run().await?;
-        let bin = tree.join("usr/bin");
-        for entry in fs::read_dir(&bin)? {
-            let path = entry?.path();
-            fs::rename(&path, target.join(path.file_name().context("a program has a name")?))?;
+        // The programs alone, without the directories they lie in.
+        let script = "dpkg-deb --fsys-tarfile \"$1\" | tar -x -C \"$2\" --wildcards --transform 's,.*/,,' './usr/bin/?*'";
+        let words = ["-ec", script, "sh"];
+        let unpack =
+            program::Program::new("sh").args(words).arg(bundle.path().join(&package.file)).arg(target);
+        unpack.run().await?;
+    }
+    Ok(())
+}
+
+/// The programs of a bundle that is not in the common cache, taken out into `target`.
+pub async fn unpack_into(bundle: &Bundle, target: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(target)?;
+    Ok(unpack(bundle, target).await?)
+}
+
+/// A copy of a bundle's programs that may be changed: the files are shared, the directory is not.
+pub async fn copy_programs(bundle: &Bundle, target: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(target)?;
+    for entry in fs::read_dir(programs(bundle).await?)? {
+        let path = entry?.path();
+        let copy = target.join(path.file_name().context("a program has a name")?);
+        // Another disk takes no links.
+        if fs::hard_link(&path, &copy).is_err() {
+            fs::copy(&path, &copy)?;
         }
-        fs::remove_dir_all(&tree)?;
     }
     Ok(())
 }

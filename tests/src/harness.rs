@@ -2,19 +2,19 @@
 //!
 //! A case whose need is not met is reported as skipped, with the reason; with `CI=true` it fails.
 
-use std::{env, future::Future, process::ExitCode, time::Duration};
+use std::{future::Future, process::ExitCode, time::Duration};
 
 use anyhow::{Context, anyhow};
 use infrop::provider::lab;
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Conclusion, Failed, Trial};
 
 use crate::bundles;
 
 /// How dear a case is: see docs/development/testing.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tier {
-    /// A conversation with a scripted server.
-    T2,
+    /// A conversation with a scripted server, by these programs of the machine.
+    T2(&'static [&'static str]),
     /// A real kube-apiserver and etcd.
     T3,
     /// Real hosts.
@@ -25,23 +25,31 @@ impl Tier {
     /// Why cases of this tier cannot run here, if they cannot.
     fn obstacle(self) -> Option<String> {
         match self {
-            Self::T2 => None,
+            Self::T2(programs) => missing(programs),
             Self::T3 => bundles::obstacle(),
-            Self::T4 => lab::obstacle().or_else(bundles::obstacle).or_else(|| {
-                images::tools::find("systemd-nspawn")
-                    .is_none()
-                    .then(|| "systemd-nspawn is not installed: run `cargo xtask setup` first".to_owned())
-            }),
+            Self::T4 => {
+                lab::obstacle().or_else(|| missing(&["systemd-nspawn", "nft"])).or_else(bundles::obstacle)
+            }
         }
     }
 
     fn name(self) -> &'static str {
         match self {
-            Self::T2 => "T2",
+            Self::T2(_) => "T2",
             Self::T3 => "T3",
             Self::T4 => "T4",
         }
     }
+}
+
+fn missing(programs: &[&str]) -> Option<String> {
+    let program = programs.iter().find(|program| images::tools::find(program).is_none())?;
+    Some(format!("{program} is not installed"))
+}
+
+/// Whether this is CI, where nothing may be skipped.
+pub fn is_ci() -> bool {
+    std::env::var("CI").is_ok_and(|value| value == "true")
 }
 
 /// A case of a suite.
@@ -57,20 +65,26 @@ impl Case {
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = anyhow::Result<()>>,
     {
-        let ci = env::var("CI").is_ok_and(|value| value == "true");
-        let name = name.to_owned();
-        let trial =
-            match tier.obstacle() {
-                None => Trial::test(name, move || run(limit, test)).with_kind(tier.name()),
-                Some(reason) if ci => Trial::test(name, move || {
-                    Err(format!("cannot run, which CI does not allow: {reason}").into())
-                })
-                .with_kind(tier.name()),
-                Some(reason) => Trial::test(name, || Ok(()))
-                    .with_kind(format!("{}, skipped: {reason}", tier.name()))
-                    .with_ignored_flag(true),
-            };
-        Self { trial }
+        Self { trial: trial(tier, tier.obstacle(), is_ci(), name, move || run(limit, test)) }
+    }
+}
+
+fn trial(
+    tier: Tier,
+    obstacle: Option<String>,
+    ci: bool,
+    name: &str,
+    test: impl FnOnce() -> Result<(), Failed> + Send + 'static,
+) -> Trial {
+    match obstacle {
+        None => Trial::test(name, test).with_kind(tier.name()),
+        Some(reason) if ci => {
+            let refuse = move || Err(format!("it cannot run, which CI does not allow: {reason}").into());
+            Trial::test(name, refuse).with_kind(tier.name())
+        }
+        Some(reason) => Trial::test(name, test)
+            .with_kind(format!("{}, skipped: {reason}", tier.name()))
+            .with_ignored_flag(true),
     }
 }
 
@@ -101,9 +115,44 @@ where
 
 /// Runs the cases that the command line selects.
 pub fn suite(cases: impl IntoIterator<Item = Case>) -> ExitCode {
-    let mut arguments = Arguments::from_args();
-    // A skipped case has nothing to run: asking for ignored ones must not turn it into a passed one.
+    conclude(Arguments::from_args(), cases.into_iter().map(|case| case.trial).collect()).exit_code()
+}
+
+fn conclude(mut arguments: Arguments, trials: Vec<Trial>) -> Conclusion {
+    // A skipped case cannot run: asking for ignored ones must not run it all the same.
     arguments.include_ignored = false;
     arguments.ignored = false;
-    libtest_mimic::run(&arguments, cases.into_iter().map(|case| case.trial).collect()).exit_code()
+    libtest_mimic::run(&arguments, trials)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conclusion(obstacle: Option<&str>, ci: bool) -> (u64, u64, u64) {
+        let arguments = Arguments { include_ignored: true, ..Arguments::default() };
+        let trial = trial(Tier::T4, obstacle.map(str::to_owned), ci, "case", || Ok(()));
+        let Conclusion { num_passed, num_failed, num_ignored, .. } = conclude(arguments, vec![trial]);
+        (num_passed, num_failed, num_ignored)
+    }
+
+    #[test]
+    fn what_cannot_run_is_skipped_and_in_ci_fails_but_never_passes() {
+        assert_eq!(conclusion(None, false), (1, 0, 0));
+        assert_eq!(conclusion(None, true), (1, 0, 0));
+        assert_eq!(conclusion(Some("not root"), false), (0, 0, 1));
+        assert_eq!(conclusion(Some("not root"), true), (0, 1, 0));
+    }
+
+    #[test]
+    fn the_reason_is_part_of_what_is_shown() {
+        let trial = trial(Tier::T4, Some("lab hosts need root".to_owned()), false, "case", || Ok(()));
+        assert_eq!(trial.kind(), "T4, skipped: lab hosts need root");
+    }
+
+    #[test]
+    fn a_missing_program_is_named() {
+        assert_eq!(missing(&["sh", "no-such-program"]).unwrap(), "no-such-program is not installed");
+        assert_eq!(missing(&["sh"]), None);
+    }
 }

@@ -61,17 +61,14 @@ async fn answer(stream: TcpStream, directory: &Path) -> std::io::Result<()> {
         Some(path) => tokio::fs::File::open(path).await.ok(),
         None => None,
     };
-    match file {
-        Some(mut file) => {
-            let length = file.metadata().await?.len();
-            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
-            stream.write_all(head.as_bytes()).await?;
-            tokio::io::copy(&mut file, &mut stream).await?;
-        }
-        None => {
-            let head = "HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\nConnection: close\r\n\r\nnot found";
-            stream.write_all(head.as_bytes()).await?;
-        }
+    if let Some(mut file) = file {
+        let length = file.metadata().await?.len();
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
+        stream.write_all(head.as_bytes()).await?;
+        tokio::io::copy(&mut file, &mut stream).await?;
+    } else {
+        let head = "HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\nConnection: close\r\n\r\nnot found";
+        stream.write_all(head.as_bytes()).await?;
     }
     stream.shutdown().await
 }

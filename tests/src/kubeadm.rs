@@ -304,14 +304,14 @@ failSwapOn: false
 localStorageCapacityIsolation: false
 ";
 
-/// It may not write nf_conntrack_max, which is the computer's.
+/// It may not write `nf_conntrack_max`, which is the computer's.
 const PROXY_CONFIG: &str = "\
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 conntrack: { maxPerCore: 0, min: 0 }
 ";
 
-/// Without CAP_SYS_RESOURCE an OOM score cannot be lowered; images come from the bundle, pause among them.
+/// Without `CAP_SYS_RESOURCE` an OOM score cannot be lowered; images come from the bundle, pause among them.
 const CONTAINERD_CONFIG: &str = "\
 version = 3
 [plugins.'io.containerd.cri.v1.runtime']

@@ -10,6 +10,7 @@ pub mod audit;
 pub mod bundles;
 pub mod faults;
 pub mod harness;
+pub mod holder;
 pub mod http_server;
 mod infrop_program;
 mod keeper;

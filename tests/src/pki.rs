@@ -41,7 +41,7 @@ impl Authority {
         let mut params = CertificateParams::new(vec![address.to_owned(), "localhost".to_owned()])?;
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.distinguished_name.push(DnType::CommonName, "kube-apiserver");
-        self.sign(params)
+        self.sign(&params)
     }
 
     /// A client: Kubernetes takes the common name as user and each organization as group.
@@ -52,10 +52,10 @@ impl Authority {
         for group in groups {
             params.distinguished_name.push(DnType::OrganizationName, *group);
         }
-        self.sign(params)
+        self.sign(&params)
     }
 
-    fn sign(&self, params: CertificateParams) -> anyhow::Result<Identity> {
+    fn sign(&self, params: &CertificateParams) -> anyhow::Result<Identity> {
         let key = KeyPair::generate()?;
         let certificate = params.signed_by(&key, &self.issuer)?.pem();
         Ok(Identity { certificate, key: key.serialize_pem() })

@@ -1,9 +1,8 @@
 //! The API server fixture is a real one, with the rights and the admission a cluster has.
 
 use std::{
-    io::{BufRead, BufReader},
-    path::Path,
-    process::{Child, Command, ExitCode, Stdio},
+    path::{Path, PathBuf},
+    process::ExitCode,
     time::Duration,
 };
 
@@ -16,14 +15,12 @@ use kube::{
     Api, Client,
     api::{ListParams, Patch, PatchParams, PostParams, WatchParams},
 };
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use nix::sys::signal::Signal;
 use serde_json::json;
 use tests::{
     api_server::{ApiServer, is_running},
     harness::{Case, Tier, suite},
+    holder::Holder,
     lab::wait_for,
 };
 
@@ -129,7 +126,7 @@ async fn admission_policies_are_enforced() -> anyhow::Result<()> {
     Api::all(admin.clone()).create(&PostParams::default(), &binding).await?;
     let config_maps: Api<ConfigMap> = Api::namespaced(admin, "default");
     let dry_run = PostParams { dry_run: true, ..PostParams::default() };
-    wait_for(Duration::from_secs(60), "the policy is in force", async || {
+    wait_for(Duration::from_mins(1), "the policy is in force", async || {
         Ok(config_maps.create(&dry_run, &config_map("secret")?).await.is_err())
     })
     .await?;
@@ -176,7 +173,7 @@ async fn two_servers_do_not_meet() -> anyhow::Result<()> {
     let directories = [one.directory().to_owned(), two.directory().to_owned()];
     let processes = [one.processes(), two.processes()].concat();
     drop((one, two));
-    assert_nothing_left(&directories.each_ref().map(|path| path.as_path()), &processes)
+    assert_nothing_left(&directories.each_ref().map(PathBuf::as_path), &processes)
 }
 
 fn assert_nothing_left(directories: &[&Path], processes: &[u32]) -> anyhow::Result<()> {
@@ -191,13 +188,17 @@ fn assert_nothing_left(directories: &[&Path], processes: &[u32]) -> anyhow::Resu
 
 async fn nothing_is_left() -> anyhow::Result<()> {
     for end in ["panic", "interrupt", "kill"] {
-        let mut holder = Holder::start()?;
+        let mut holder = Holder::start(HOLD)?;
         let line = holder.line().await?;
         let mut words = line.split(' ');
         let directory = Path::new(words.next().context("the holder names its directory")?);
         let processes = words.map(str::parse).collect::<Result<Vec<u32>, _>>()?;
         ensure!(directory.is_dir() && processes.len() == 2 && processes.iter().all(|id| is_running(*id)));
-        holder.end(end)?;
+        match end {
+            "interrupt" => holder.signal(Signal::SIGINT)?,
+            "kill" => holder.signal(Signal::SIGKILL)?,
+            _ => holder.close_stdin()?,
+        }
         wait_for(Duration::from_secs(20), &format!("nothing is left after {end}"), async || {
             Ok(assert_nothing_left(&[directory], &processes).is_ok())
         })
@@ -206,54 +207,13 @@ async fn nothing_is_left() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// This suite in a process of its own, holding a server.
-struct Holder(Child);
-
-impl Holder {
-    fn start() -> anyhow::Result<Self> {
-        let this = std::env::current_exe()?;
-        let child = Command::new(this)
-            .arg(HOLD)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()?;
-        Ok(Self(child))
-    }
-
-    async fn line(&mut self) -> anyhow::Result<String> {
-        let stdout = self.0.stdout.take().context("the holder has a stdout")?;
-        let read = tokio::task::spawn_blocking(|| BufReader::new(stdout).lines().next());
-        Ok(read.await?.context("the holder ended")??)
-    }
-
-    fn end(&mut self, how: &str) -> anyhow::Result<()> {
-        let process = Pid::from_raw(i32::try_from(self.0.id())?);
-        match how {
-            "interrupt" => kill(process, Signal::SIGINT)?,
-            "kill" => kill(process, Signal::SIGKILL)?,
-            // It panics when its stdin ends.
-            _ => drop(self.0.stdin.take()),
-        }
-        self.0.wait()?;
-        Ok(())
-    }
-}
-
-impl Drop for Holder {
-    fn drop(&mut self) {
-        // Ended already, unless the case failed.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Holds a server until this process is ended from outside, or panics when its stdin ends.
+#[expect(clippy::panic, reason = "it is the process that shows what a panic leaves")]
 fn hold() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let server = runtime.block_on(ApiServer::start())?;
     let [etcd, api] = server.processes();
     println!("{} {etcd} {api}", server.directory().display());
     std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
-    std::panic::panic_any("this process is about panics");
+    panic!("as asked");
 }

@@ -6,6 +6,8 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
+use common::KubernetesVersion;
+use futures::future::try_join_all;
 use infrop::provider::lab::Power;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, api::ListParams};
@@ -21,7 +23,7 @@ fn main() -> ExitCode {
 }
 
 /// CoreDNS serves HTTP for its health check: a workload that answers, from an image the bundle has.
-const WORKLOAD: &str = r#"
+const WORKLOAD: &str = r"
 apiVersion: v1
 kind: ConfigMap
 metadata: { name: web }
@@ -55,7 +57,7 @@ metadata: { name: web }
 spec:
   selector: { app: web }
   ports: [{ port: 80, targetPort: 8080 }]
-"#;
+";
 
 async fn by_hand() -> anyhow::Result<()> {
     TestLab::with("first", &["cp1", "cp2", "w1"], async |lab| {
@@ -65,6 +67,7 @@ async fn by_hand() -> anyhow::Result<()> {
 
         let cluster = Cluster::init(lab, from).await?;
         clock.lap("install and init the first control plane");
+        images_have_kubeadms_names(lab, from).await?;
         cluster.join("cp2", true).await?;
         clock.lap("join the second control plane");
         cluster.join("w1", false).await?;
@@ -96,9 +99,7 @@ async fn by_hand() -> anyhow::Result<()> {
         service_answers(lab, &cluster).await?;
         clock.lap("cut the power of a control plane");
 
-        for host in ["cp1", "cp2", "w1"] {
-            cluster.import_images(host, to).await?;
-        }
+        try_join_all(["cp1", "cp2", "w1"].map(|host| cluster.import_images(host, to))).await?;
         clock.lap("import the images of the next version");
         for host in ["cp1", "cp2", "w1"] {
             cluster.upgrade(host, to).await?;
@@ -111,6 +112,18 @@ async fn by_hand() -> anyhow::Result<()> {
         Ok(())
     })
     .await
+}
+
+/// The bundle's images are known to containerd under the names that kubeadm gives them.
+async fn images_have_kubeadms_names(lab: &TestLab, version: &KubernetesVersion) -> anyhow::Result<()> {
+    let list = format!("kubeadm config images list --kubernetes-version {}", version.tag());
+    let (wanted, known) =
+        (lab.run("cp1", &list).await?, lab.run("cp1", "ctr -n k8s.io images list -q").await?);
+    ensure!(wanted.lines().count() == 7, "{wanted}");
+    for image in wanted.lines() {
+        ensure!(known.lines().any(|name| name == image), "{image} is not among {known}");
+    }
+    Ok(())
 }
 
 /// The workload answers at its service address, from every host.

@@ -2,19 +2,21 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader, Read},
+    io::Read,
     net::TcpStream,
     path::{Path, PathBuf},
-    process::{Child, Command, ExitCode, Stdio},
+    process::ExitCode,
     time::Duration,
 };
 
 use anyhow::{Context, ensure};
 use infrop::provider::lab::Power;
+use nix::sys::signal::Signal;
 use program::Program;
 use tests::{
     faults::{Faults, Party},
     harness::{Case, Tier, suite},
+    holder::Holder,
     infrop,
     lab::{BUNDLES, TestLab, host, store, wait_for},
 };
@@ -171,12 +173,16 @@ async fn outlives_the_command() -> anyhow::Result<()> {
         ensure!(created.contains("cp1") && created.contains("ssh -F "), "{created}");
         let list = lab(&["list", "-o", "json"])?.run().await?;
         let list: serde_json::Value = serde_json::from_str(&list)?;
-        ensure!(list[0]["name"] == "demo" && list[0]["running"] == true, "{list}");
+        ensure!(
+            list.pointer("/0/name") == Some(&"demo".into())
+                && list.pointer("/0/running") == Some(&true.into()),
+            "{list}"
+        );
         ensure!(lab(&["ssh", "demo", "w1", "--", "hostname"])?.run().await?.trim() == "w1");
         lab(&["power", "demo", "w1", "cut"])?.run().await?;
         let status = lab(&["status", "demo", "-o", "json"])?.run().await?;
         let status: serde_json::Value = serde_json::from_str(&status)?;
-        ensure!(status["hosts"][1]["running"] == false, "{status}");
+        ensure!(status.pointer("/hosts/1/running") == Some(&false.into()), "{status}");
         ensure!(lab(&["console", "demo", "cp1"])?.run().await?.contains("Welcome to"));
 
         // Wrong names are told with what there is.
@@ -191,7 +197,7 @@ async fn outlives_the_command() -> anyhow::Result<()> {
         );
 
         // The supervisor is killed; the lab is then started again with its disks and its port.
-        let port = status["apiPort"].clone();
+        let port = status.get("apiPort").cloned();
         lab(&["ssh", "demo", "cp1", "--", "echo kept > /root/file && sync"])?.run().await?;
         kill_supervisor(&directory.path().join("demo")).await?;
         let error = lab(&["status", "demo"])?.run().await.err().context("a dead lab has a status")?;
@@ -200,7 +206,7 @@ async fn outlives_the_command() -> anyhow::Result<()> {
         ensure!(lab(&["ssh", "demo", "cp1", "--", "cat /root/file"])?.run().await?.trim() == "kept");
         let status: serde_json::Value =
             serde_json::from_str(&lab(&["status", "demo", "-o", "json"])?.run().await?)?;
-        ensure!(status["apiPort"] == port, "{status}");
+        ensure!(port.is_some() && status.get("apiPort") == port.as_ref(), "{status}");
         anyhow::Ok(())
     };
     let result = check().await;
@@ -261,20 +267,20 @@ async fn nothing_is_left() -> anyhow::Result<()> {
         let boot = bystander.boot_id("a").await?;
 
         // The process that made it is killed: the lab goes by itself.
-        let mut holder = Holder::start()?;
+        let mut holder = Holder::start(HOLD)?;
         let root = PathBuf::from(holder.line().await?);
         let traces = Traces::of(&root).await?;
-        holder.kill()?;
+        holder.signal(Signal::SIGKILL)?;
         wait_for(Duration::from_secs(20), "the lab of a killed process is gone", async || Ok(!root.exists()))
             .await?;
         traces.assert_gone().await?;
 
         // The supervisor is killed as well: the kernel ends the hosts, the next start removes the rest.
-        let mut holder = Holder::start()?;
+        let mut holder = Holder::start(HOLD)?;
         let root = PathBuf::from(holder.line().await?);
         let traces = Traces::of(&root).await?;
         kill_supervisor(&root).await?;
-        holder.kill()?;
+        holder.signal(Signal::SIGKILL)?;
         store().sweep()?;
         ensure!(!root.exists(), "{} is left", root.display());
         traces.assert_gone().await?;
@@ -283,40 +289,6 @@ async fn nothing_is_left() -> anyhow::Result<()> {
         Ok(())
     })
     .await
-}
-
-/// This suite in a process of its own, holding a lab.
-struct Holder(Child);
-
-impl Holder {
-    fn start() -> anyhow::Result<Self> {
-        let child = Command::new(std::env::current_exe()?)
-            .arg(HOLD)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()?;
-        Ok(Self(child))
-    }
-
-    async fn line(&mut self) -> anyhow::Result<String> {
-        let stdout = self.0.stdout.take().context("the holder has a stdout")?;
-        let read = tokio::task::spawn_blocking(|| BufReader::new(stdout).lines().next());
-        Ok(read.await?.context("the holder ended")??)
-    }
-
-    fn kill(&mut self) -> anyhow::Result<()> {
-        self.0.kill()?;
-        self.0.wait()?;
-        Ok(())
-    }
-}
-
-impl Drop for Holder {
-    fn drop(&mut self) {
-        // Ended already, unless the case failed.
-        let _ = self.kill();
-    }
 }
 
 /// Holds a lab until this process is killed.
@@ -383,7 +355,7 @@ async fn slow_and_lossy() -> anyhow::Result<()> {
 
         let delay = faults.delay(&b, Duration::from_millis(50)).await?;
         let (slow, received) = measure(lab, 50).await?;
-        ensure!(received == 50 && slow >= 100.0 && slow < 160.0, "{received} of 50 in {slow} ms");
+        ensure!(received == 50 && (100.0..160.0).contains(&slow), "{received} of 50 in {slow} ms");
         // A cut holds for a delayed host, too.
         let (one, two) = (Party::host("a")?, Party::host("b")?);
         faults.cut(one.clone(), two.clone()).await?;

@@ -26,7 +26,7 @@ fn main() -> ExitCode {
         let steps = Steps::stderr();
         runtime.block_on(async {
             match Xtask::parse() {
-                Xtask::Setup => tests::setup::run(&steps).await.map(|()| true),
+                Xtask::Setup => tests::setup::run(true, &steps).await.map(|()| true),
                 Xtask::Test { quick } => suites::run(quick, &steps).await,
             }
         })

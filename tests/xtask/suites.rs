@@ -6,6 +6,7 @@ use std::{
     time::Instant,
 };
 
+use ::tests::harness::is_ci;
 use anyhow::{Context, ensure};
 use images::steps::Steps;
 use serde::Deserialize;
@@ -39,7 +40,7 @@ struct Tally {
 /// Runs everything; false if a test failed.
 pub(crate) async fn run(quick: bool, steps: &Steps) -> anyhow::Result<bool> {
     let started = Instant::now();
-    ::tests::setup::run(steps).await?;
+    ::tests::setup::run(is_ci(), steps).await?;
     let suites = steps.step("build the tests", build()).await?;
     let wanted = |suite: &Suite| !quick || !HOST_SUITES.contains(&suite.name.as_str());
     let (cluster, others): (Vec<Suite>, Vec<Suite>) =

@@ -14,7 +14,7 @@ pub(super) fn copy(directory: &Path, binaries: &[Binary], bin: &Path) -> Result<
     for binary in binaries {
         let from = directory.join(binary.name);
         if !from.is_file() {
-            let all = Component::ALL.into_iter().flat_map(|component| component.binaries());
+            let all = Component::ALL.into_iter().flat_map(Component::binaries);
             return Err(Error::MissingBinary {
                 directory: directory.to_owned(),
                 binary: binary.name.to_owned(),

@@ -51,7 +51,7 @@ pub(super) struct BuildArguments {
     from: Option<PathBuf>,
     /// Another containerd than the one that goes with the Kubernetes version.
     #[arg(long, value_name = "VERSION")]
-    containerd: Option<String>,
+    containerd: Option<semver::Version>,
     /// Build it also if it is there.
     #[arg(long)]
     force: bool,
@@ -86,6 +86,7 @@ async fn build(arguments: BuildArguments, shared: &Shared) -> anyhow::Result<()>
         kubernetes: kubernetes_url.unwrap_or(official.kubernetes),
         github: github_url.unwrap_or(official.github),
     };
+    let containerd = containerd.map(|version| version.to_string());
     let request = Request { version, containerd, wish: Wish { directory: from, servers }, anew: force };
     let bundle = kubernetes::build(&shared.cache, &request, &shared.steps).await?;
     println!("{}", bundle.path().display());

@@ -232,16 +232,16 @@ async fn create(
         anyhow::bail!(obstacle);
     }
     let root = node::ensure(&shared.cache, &shared.steps).await?;
-    let mut shares = Vec::new();
+    let mut bundles = Vec::new();
     for version in versions {
         let request =
             Request { version: version.clone(), containerd: None, wish: Wish::default(), anew: false };
         let bundle = kubernetes::build(&shared.cache, &request, &shared.steps).await?;
         let target = Path::new(BUNDLES_ON_HOSTS).join(version.to_string());
-        shares.push(Share { source: bundle.path().to_owned(), target });
+        bundles.push(Share { source: bundle.path().to_owned(), target });
     }
     let infrop = std::env::current_exe().context("cannot tell where this program is")?;
-    let plan = Plan { name, hosts: hosts.0, root, shares, lifetime: Lifetime::Kept, infrop };
+    let plan = Plan { name, hosts: hosts.0, root, shares: bundles, lifetime: Lifetime::Kept, infrop };
     let what = format!("boot {} hosts", plan.hosts.len());
     let lab = shared.steps.step(what, Lab::create(store, plan, &shared.steps)).await?;
     println!("{}", describe(&lab, &lab.status().await?));

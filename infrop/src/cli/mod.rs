@@ -25,6 +25,8 @@ Exit codes: 0 done, 1 failed, 64 bad input (nothing was tried), 130 interrupted.
 Results go to stdout, progress and errors to stderr. INFROP_LOG=debug shows every program that is run.";
 
 /// Takes bare-metal machines to a healthy Kubernetes cluster and keeps it there.
+///
+/// This version makes what that starts from: Kubernetes bundles, and hosts to run them on.
 #[derive(Debug, Parser)]
 #[command(version, after_help = EXIT_CODES, arg_required_else_help = true)]
 struct Cli {

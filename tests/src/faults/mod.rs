@@ -36,13 +36,13 @@ enum Fault {
 pub struct Faults<'a> {
     lab: &'a Lab,
     namespace: PathBuf,
-    faults: Mutex<Vec<Fault>>,
+    active: Mutex<Vec<Fault>>,
 }
 
 impl<'a> Faults<'a> {
     /// A lab without faults.
     pub async fn new(lab: &'a Lab) -> anyhow::Result<Self> {
-        Ok(Self { lab, namespace: lab.network_namespace().await?, faults: Mutex::new(Vec::new()) })
+        Ok(Self { lab, namespace: lab.network_namespace().await?, active: Mutex::new(Vec::new()) })
     }
 
     /// Lets nothing through between two parties.
@@ -80,7 +80,7 @@ impl<'a> Faults<'a> {
 
     async fn change(&self, change: impl FnOnce(&mut Vec<Fault>)) -> anyhow::Result<()> {
         let rules = {
-            let mut faults = self.faults.lock().map_err(|_| anyhow::anyhow!("a test panicked"))?;
+            let mut faults = self.active.lock().map_err(|_| anyhow::anyhow!("a test panicked"))?;
             change(&mut faults);
             self.rules(&faults)?
         };
