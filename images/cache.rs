@@ -7,6 +7,7 @@
 //! ```
 
 use std::{
+    env,
     fs::{self, File, TryLockError},
     future::Future,
     io,
@@ -25,6 +26,13 @@ impl Cache {
     /// The cache at `root`, which need not exist yet.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
+    }
+
+    /// The user's own: `infrop` in the user's cache directory; none without a home directory.
+    pub fn of_user() -> Option<Self> {
+        let named = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+        let directory = named.or_else(|| env::home_dir().map(|home| home.join(".cache")))?;
+        Some(Self::new(directory.join("infrop")))
     }
 
     /// Where it is.

@@ -16,7 +16,7 @@ use super::{
     contents,
     manifest::{self, FORMAT, ImageEntry, Manifest, PackageEntry},
     pins, repository,
-    source::{Source, Wish},
+    source::{Order, Source, Wish},
 };
 use crate::{
     Error,
@@ -115,9 +115,9 @@ async fn fill(cache: &Cache, staging: &Path, request: &Request, steps: &Steps) -
     let kubernetes = Release::new(Component::Kubernetes, version.to_string());
     let (kubeadm, others): (Vec<Binary>, Vec<Binary>) =
         Component::Kubernetes.binaries().iter().partition(|binary| binary.name == "kubeadm");
-    source.fetch(&kubernetes, &kubeadm, &work.bin, &work.scratch, steps).await?;
+    source.fetch(&work.order(&kubernetes, &kubeadm), steps).await?;
     let images = images_of(version, &work.bin).await?;
-    source.fetch(&kubernetes, &others, &work.bin, &work.scratch, steps).await?;
+    source.fetch(&work.order(&kubernetes, &others), steps).await?;
 
     let containerd = containerd.clone().unwrap_or_else(|| containerd_for(version).to_owned());
     let mut components = BTreeMap::from([
@@ -135,7 +135,7 @@ async fn fill(cache: &Cache, staging: &Path, request: &Request, steps: &Steps) -
     for component in [Component::Etcd, Component::CoreDns, Component::Containerd] {
         let wanted = components.get(component.name()).cloned().unwrap_or_default();
         let release = Release::new(component, wanted);
-        source.fetch(&release, component.binaries(), &work.bin, &work.scratch, steps).await?;
+        source.fetch(&work.order(&release, component.binaries()), steps).await?;
     }
     let pause = components.get("pause").cloned().unwrap_or_default();
     compile_pause(&pause, &work).await?;
@@ -172,6 +172,10 @@ impl Workshop {
             fs::create_dir_all(directory).at("create", directory)?;
         }
         Ok(workshop)
+    }
+
+    fn order<'a>(&'a self, release: &'a Release, binaries: &'a [Binary]) -> Order<'a> {
+        Order { release, binaries, bin: &self.bin, work: &self.scratch }
     }
 }
 

@@ -14,11 +14,8 @@ use images::{
 
 /// The cache that `infrop` itself uses by default, so that nothing is built twice.
 pub fn cache() -> anyhow::Result<Cache> {
-    let directory = match std::env::var_os("INFROP_CACHE_DIR") {
-        Some(directory) => PathBuf::from(directory),
-        None => dirs::cache_dir().context("there is no home directory to keep the cache in")?.join("infrop"),
-    };
-    Ok(Cache::new(directory))
+    let named = std::env::var_os("INFROP_CACHE_DIR").map(|directory| Cache::new(PathBuf::from(directory)));
+    named.or_else(Cache::of_user).context("there is no home directory to keep the cache in")
 }
 
 /// Why there are no bundles, if there are none.

@@ -157,7 +157,7 @@ async fn versions_are(cluster: &Cluster<'_>, bundle: &images::kubernetes::Bundle
              {.status.nodeInfo.containerRuntimeVersion}{\"\\n\"}{end}'",
         )
         .await?;
-    let expected = format!("{} containerd://v{containerd}", manifest.kubernetes.tag());
+    let expected = format!("{} containerd://{containerd}", manifest.kubernetes.tag());
     ensure!(nodes.lines().count() == 3 && nodes.lines().all(|line| line == expected), "{nodes}");
     let images =
         cluster.kubectl("-n kube-system get pods -o 'jsonpath={.items[*].spec.containers[*].image}'").await?;

@@ -221,7 +221,10 @@ async fn outlives_the_command() -> anyhow::Result<()> {
 async fn kill_supervisor(root: &Path) -> anyhow::Result<()> {
     let pattern = format!("lab supervise --directory {}", root.display());
     Program::new("pkill").args(["-KILL", "-f", "--", &pattern]).run().await?;
-    Ok(())
+    wait_for(Duration::from_secs(10), "the killed supervisor is gone", async || {
+        Ok(Program::new("pgrep").args(["-f", "--", &pattern]).run().await.is_err())
+    })
+    .await
 }
 
 /// What a running lab has beside its files.

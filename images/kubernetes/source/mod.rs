@@ -28,6 +28,17 @@ pub struct Wish {
     pub servers: Servers,
 }
 
+/// Programs that are wanted.
+#[derive(Debug)]
+pub(crate) struct Order<'a> {
+    pub(crate) release: &'a Release,
+    pub(crate) binaries: &'a [Binary],
+    /// Where they go.
+    pub(crate) bin: &'a Path,
+    /// Room for what does not stay.
+    pub(crate) work: &'a Path,
+}
+
 /// A source that was chosen.
 #[derive(Debug, Clone)]
 pub(crate) enum Source {
@@ -74,22 +85,15 @@ impl Source {
         Ok(source)
     }
 
-    /// Puts the programs of a release into `bin`.
-    pub(crate) async fn fetch(
-        &self,
-        release: &Release,
-        binaries: &[Binary],
-        bin: &Path,
-        work: &Path,
-        steps: &Steps,
-    ) -> Result<(), Error> {
+    /// Delivers what is ordered.
+    pub(crate) async fn fetch(&self, order: &Order<'_>, steps: &Steps) -> Result<(), Error> {
         match self {
             Self::Directory(directory) => {
-                let what = format!("copy {release} from {}", directory.display());
-                steps.step(what, async { directory::copy(directory, binaries, bin) }).await
+                let what = format!("copy {} from {}", order.release, directory.display());
+                steps.step(what, async { directory::copy(directory, order.binaries, order.bin) }).await
             }
-            Self::Release(client) => client.fetch(release, binaries, bin, work, steps).await,
-            Self::Modules => modules::build(release, binaries, bin, work, steps).await,
+            Self::Release(client) => client.fetch(order, steps).await,
+            Self::Modules => modules::build(order, steps).await,
         }
     }
 

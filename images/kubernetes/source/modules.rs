@@ -19,8 +19,9 @@ use crate::{
     Error,
     error::At,
     kubernetes::{
-        component::{ARCHITECTURE, Binary, Component, Release},
+        component::{ARCHITECTURE, Component, Release},
         pins,
+        source::Order,
     },
     steps::Steps,
 };
@@ -28,13 +29,8 @@ use crate::{
 /// The API server takes five minutes cold on two cores; a slow machine may take six times that.
 const BUILD_TIMEOUT: Duration = Duration::from_mins(30);
 
-pub(super) async fn build(
-    release: &Release,
-    binaries: &[Binary],
-    bin: &Path,
-    work: &Path,
-    steps: &Steps,
-) -> Result<(), Error> {
+pub(super) async fn build(order: &Order<'_>, steps: &Steps) -> Result<(), Error> {
+    let Order { release, binaries, bin, work } = order;
     let directory = work.join(format!("{}-{}", release.component.name(), release.version));
     if !directory.is_dir() {
         fs::create_dir_all(&directory).at("create", &directory)?;
@@ -46,7 +42,7 @@ pub(super) async fn build(
             })
             .await?;
     }
-    for binary in binaries {
+    for binary in *binaries {
         let compile = go(&directory)
             .args(["build", "-trimpath", "-ldflags", &release.linker_flags(), "-o"])
             .arg(bin.join(binary.name))
@@ -79,8 +75,7 @@ async fn write_module(release: &Release, directory: &Path, steps: &Steps) -> Res
     };
     if let Some(pinned) = pins::module(release) {
         write("go.mod", pinned.go_mod)?;
-        write("go.sum", pinned.go_sum)?;
-        return write("tools.go", pinned.tools_go);
+        return write("go.sum", pinned.go_sum);
     }
     let upstream = upstream_go_mod(release, directory).await?;
     write("go.mod", &go_mod(release, &upstream))?;
@@ -136,6 +131,7 @@ fn go_mod(release: &Release, upstream: &str) -> String {
     text
 }
 
+/// A file that imports what is built: for `go mod tidy` only, which would drop what nobody imports.
 fn tools_go(component: Component) -> String {
     let imports: String =
         component.binaries().iter().map(|binary| format!("\t_ \"{}\"\n", binary.package)).collect();

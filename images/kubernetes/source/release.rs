@@ -16,7 +16,10 @@ use crate::{
     Error,
     digest::Hashing,
     error::At,
-    kubernetes::component::{ARCHITECTURE, Binary, Component, Release},
+    kubernetes::{
+        component::{ARCHITECTURE, Binary, Component, Release},
+        source::Order,
+    },
     steps::Steps,
 };
 
@@ -89,20 +92,14 @@ impl Client {
         }
     }
 
-    pub(super) async fn fetch(
-        &self,
-        release: &Release,
-        binaries: &[Binary],
-        bin: &Path,
-        work: &Path,
-        steps: &Steps,
-    ) -> Result<(), Error> {
+    pub(super) async fn fetch(&self, order: &Order<'_>, steps: &Steps) -> Result<(), Error> {
+        let Order { release, binaries, bin, work } = order;
         if let Some(download) = archive(&self.servers, release) {
             let target = work.join(format!("{}.tar.gz", release.component.name()));
             steps.step(format_args!("download {release}"), self.download(&download, &target)).await?;
             return unpack(&target, binaries, bin);
         }
-        for binary in binaries {
+        for binary in *binaries {
             let url = kubernetes_url(&self.servers, &release.version, binary.name);
             let download = Download { checksum_url: format!("{url}.sha256"), url };
             let target = bin.join(binary.name);

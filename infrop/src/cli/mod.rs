@@ -85,13 +85,11 @@ fn start(cli: Cli) -> anyhow::Result<u8> {
     {
         return result.map(|()| DONE);
     }
-    let cache_dir = match cache_dir {
-        Some(directory) => directory,
-        None => dirs::cache_dir()
-            .context("there is no home directory to keep the cache in: name a place with --cache-dir")?
-            .join("infrop"),
-    };
-    let shared = Shared { cache: Cache::new(cache_dir), steps: Steps::stderr() };
+    let cache = cache_dir
+        .map(Cache::new)
+        .or_else(Cache::of_user)
+        .context("there is no home directory to keep the cache in: name a place with --cache-dir")?;
+    let shared = Shared { cache, steps: Steps::stderr() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
         let work = async {

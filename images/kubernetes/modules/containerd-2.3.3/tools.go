@@ -1,9 +1,0 @@
-//go:build tools
-
-package tools
-
-import (
-	_ "github.com/containerd/containerd/v2/cmd/containerd"
-	_ "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2"
-	_ "github.com/containerd/containerd/v2/cmd/ctr"
-)
