@@ -99,6 +99,9 @@ pub enum Error {
         /// What was asked for now.
         asked: String,
     },
+    /// kubeadm of this version wants something we do not know.
+    #[error("kubeadm of this version {0}, which this infrop cannot bundle: use a newer infrop")]
+    Kubeadm(String),
     /// There is no bundle of this version.
     #[error("there is no bundle of Kubernetes {version}: make it with `infrop bundle build {version}`")]
     NoBundle {

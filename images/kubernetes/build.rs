@@ -126,10 +126,7 @@ async fn fill(cache: &Cache, staging: &Path, request: &Request, steps: &Steps) -
     ]);
     for name in ["etcd", "coredns", "pause"] {
         let image = images.iter().find(|image| contents::component_of(image) == name);
-        let image = image.ok_or_else(|| Error::Damaged {
-            path: work.bin.join("kubeadm"),
-            why: format!("does not list an image for {name}"),
-        })?;
+        let image = image.ok_or_else(|| Error::Kubeadm(format!("lists no image of {name}")))?;
         components.insert(name.to_owned(), contents::version_of(image).to_owned());
     }
     for component in [Component::Etcd, Component::CoreDns, Component::Containerd] {
@@ -262,10 +259,8 @@ async fn make_images(
         .step("write the container images", async {
             let mut entries = Vec::new();
             for name in names {
-                let image = contents::image(name, &work.bin, base).ok_or_else(|| Error::Damaged {
-                    path: work.bin.join("kubeadm"),
-                    why: format!("wants the image {name}, which this infrop cannot make"),
-                })?;
+                let image = contents::image(name, &work.bin, base)
+                    .ok_or_else(|| Error::Kubeadm(format!("wants the image {name}")))?;
                 let file = format!("images/{}.tar", contents::component_of(name));
                 image.write(&staging.join(&file), &work.scratch)?;
                 entries.push(ImageEntry { name: name.clone(), file });

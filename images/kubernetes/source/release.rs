@@ -97,7 +97,12 @@ impl Client {
         if let Some(download) = archive(&self.servers, release) {
             let target = work.join(format!("{}.tar.gz", release.component.name()));
             steps.step(format_args!("download {release}"), self.download(&download, &target)).await?;
-            return unpack(&target, binaries, bin);
+            return match unpack(&target, binaries, bin)? {
+                None => Ok(()),
+                Some(name) => {
+                    Err(Error::Download { url: download.url, source: format!("it has no {name}").into() })
+                }
+            };
         }
         for binary in *binaries {
             let url = kubernetes_url(&self.servers, &release.version, binary.name);
@@ -194,11 +199,11 @@ fn find_checksum(text: &str, name: &str) -> Option<String> {
     })
 }
 
-/// Takes the programs out of an archive, wherever in it they are.
-fn unpack(archive: &Path, binaries: &[Binary], bin: &Path) -> Result<(), Error> {
+/// Takes the programs out of an archive, wherever in it they are; gives the first that is not there.
+fn unpack(archive: &Path, binaries: &[Binary], bin: &Path) -> Result<Option<&'static str>, Error> {
     let file = fs::File::open(archive).at("read", archive)?;
     let mut tar = tar::Archive::new(GzDecoder::new(file));
-    let mut missing: Vec<&str> = binaries.iter().map(|binary| binary.name).collect();
+    let mut missing: Vec<&'static str> = binaries.iter().map(|binary| binary.name).collect();
     for entry in tar.entries().at("unpack", archive)? {
         let mut entry = entry.at("unpack", archive)?;
         let path: PathBuf = entry.path().at("unpack", archive)?.into_owned();
@@ -213,10 +218,7 @@ fn unpack(archive: &Path, binaries: &[Binary], bin: &Path) -> Result<(), Error> 
         io::copy(&mut entry, &mut file).at("write", &target)?;
         make_executable(&target)?;
     }
-    match missing.first() {
-        None => Ok(()),
-        Some(name) => Err(Error::Damaged { path: archive.to_owned(), why: format!("has no {name}") }),
-    }
+    Ok(missing.first().copied())
 }
 
 fn make_executable(path: &Path) -> Result<(), Error> {

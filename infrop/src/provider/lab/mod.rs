@@ -19,6 +19,7 @@ mod control;
 mod error;
 mod files;
 mod model;
+mod serve;
 mod store;
 mod supervisor;
 

@@ -10,7 +10,7 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     io::{self, Write},
-    net::{Ipv4Addr, SocketAddrV4, TcpListener as StdListener},
+    net::{Ipv4Addr, TcpListener as StdListener},
     path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
     time::Duration,
@@ -27,8 +27,6 @@ use nix::{
 };
 use program::Program;
 use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
-    net::{TcpListener, TcpStream, UnixListener, UnixStream},
     process::Command,
     sync::{mpsc, oneshot},
 };
@@ -38,7 +36,8 @@ use super::{
     cgroup,
     control::{Answer, HostStatus, Power, Request, Status},
     error::{At, Error},
-    model::{API_PORT, Definition, GATEWAY, Host, HostName, PREFIX_LENGTH, Paths},
+    model::{Definition, GATEWAY, Host, HostName, PREFIX_LENGTH, Paths},
+    serve::{Event, forward_api, serve_control, watch_for_the_end},
     store,
 };
 
@@ -108,16 +107,6 @@ fn listen(lab: &mut Definition, paths: &Paths) -> Result<StdListener, Error> {
     lab.api_port = listener.local_addr().at("open a port for", paths.root())?.port();
     lab.write(paths)?;
     Ok(listener)
-}
-
-enum Event {
-    /// The nspawn of a host ended.
-    Ended(HostName, ExitStatus),
-    /// A host took too long to shut down.
-    Overdue(HostName, u32),
-    Asked(Request, oneshot::Sender<Answer>),
-    /// The lab is to end.
-    End,
 }
 
 /// A host as the supervisor sees it.
@@ -287,7 +276,18 @@ impl<'a> Supervisor<'a> {
         umount2(&root, MntFlags::MNT_DETACH).at("unmount", &root)
     }
 
+    /// Boots a host; if that fails, nothing of the attempt stays.
     fn boot(&mut self, name: &HostName) -> Result<(), Error> {
+        let booted = self.try_boot(name);
+        if booted.is_err()
+            && let Err(error) = self.clear(name)
+        {
+            eprintln!("{name}: {error}");
+        }
+        booted
+    }
+
+    fn try_boot(&mut self, name: &HostName) -> Result<(), Error> {
         let Some(machine) = self.machines.get_mut(name) else { return Ok(()) };
         let place = self.paths.host(name);
         let root = place.mount();
@@ -357,75 +357,4 @@ async fn set_up_network() -> Result<(), Error> {
         Program::new("ip").args(line).run().await?;
     }
     Ok(())
-}
-
-/// Answers on the lab's socket.
-fn serve_control(paths: &Paths, events: &mpsc::UnboundedSender<Event>) -> Result<(), Error> {
-    let path = paths.control();
-    // One left by a killed supervisor; we hold the lock, so nobody listens on it.
-    match fs::remove_file(&path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error).at("remove", &path),
-        _ => {}
-    }
-    let listener = UnixListener::bind(&path).at("listen on", &path)?;
-    let events = events.clone();
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(converse(stream, events.clone()));
-        }
-    });
-    Ok(())
-}
-
-/// One request and its answer. Whoever can open the socket is root; garbage still must not stop a lab.
-async fn converse(stream: UnixStream, events: mpsc::UnboundedSender<Event>) {
-    const LIMIT: u64 = 4096;
-    let (reading, mut writing) = stream.into_split();
-    let mut line = String::new();
-    if BufReader::new(reading.take(LIMIT)).read_line(&mut line).await.is_err() || line.is_empty() {
-        return;
-    }
-    let answer = match serde_json::from_str(&line) {
-        Err(error) => Answer::Refused(format!("that is not a request: {error}")),
-        Ok(request) => {
-            let (reply, answer) = oneshot::channel();
-            let _ = events.send(Event::Asked(request, reply));
-            match answer.await {
-                Ok(answer) => answer,
-                Err(_) => return,
-            }
-        }
-    };
-    if let Ok(text) = serde_json::to_string(&answer) {
-        // A caller that went away does not want it any more.
-        let _ = writing.write_all((text + "\n").as_bytes()).await;
-    }
-}
-
-/// Leads a port of the computer to the API endpoint in the lab.
-fn forward_api(listener: StdListener, address: Ipv4Addr) -> Result<(), Error> {
-    let target = SocketAddrV4::new(address, API_PORT);
-    let listener = TcpListener::from_std(listener).at("listen for", Path::new("the API"))?;
-    tokio::spawn(async move {
-        while let Ok((mut client, _)) = listener.accept().await {
-            tokio::spawn(async move {
-                // Without a server there, the client sees its connection closed: the truth.
-                if let Ok(mut server) = TcpStream::connect(target).await {
-                    let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
-                }
-            });
-        }
-    });
-    Ok(())
-}
-
-/// A tied lab ends when its maker's end of our stdin is closed.
-fn watch_for_the_end(lab: &Definition, events: &mpsc::UnboundedSender<Event>) {
-    if lab.tied {
-        let events = events.clone();
-        tokio::spawn(async move {
-            let _ = tokio::io::copy(&mut tokio::io::stdin(), &mut tokio::io::sink()).await;
-            let _ = events.send(Event::End);
-        });
-    }
 }
