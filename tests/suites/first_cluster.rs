@@ -7,7 +7,6 @@ use std::{
 
 use anyhow::{Context, ensure};
 use common::KubernetesVersion;
-use futures::future::try_join_all;
 use infrop::provider::lab::Power;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, api::ListParams};
@@ -83,11 +82,16 @@ async fn by_hand() -> anyhow::Result<()> {
         reachable_from_this_computer(&cluster).await?;
         clock.lap("a service that answers");
 
-        cluster.drain("w1").await?;
-        lab.reboot("w1").await?;
-        cluster.wait_for_return("w1").await?;
-        cluster.uncordon("w1").await?;
-        clock.lap("drain and reboot the worker");
+        let reboot_worker = async {
+            cluster.drain("w1").await?;
+            lab.reboot("w1").await?;
+            cluster.wait_for_return("w1").await?;
+            cluster.uncordon("w1").await?;
+            cluster.import_images("w1", to).await
+        };
+        // The images of the next version come ahead of use, while others wait.
+        tokio::try_join!(cluster.import_images("cp1", to), cluster.import_images("cp2", to), reboot_worker)?;
+        clock.lap("drain and reboot the worker, import the next version's images everywhere");
 
         let before = lab.boot_id("cp2").await?;
         lab.power("cp2", Power::Cut).await?;
@@ -99,8 +103,6 @@ async fn by_hand() -> anyhow::Result<()> {
         service_answers(lab, &cluster).await?;
         clock.lap("cut the power of a control plane");
 
-        try_join_all(["cp1", "cp2", "w1"].map(|host| cluster.import_images(host, to))).await?;
-        clock.lap("import the images of the next version");
         for host in ["cp1", "cp2", "w1"] {
             cluster.upgrade(host, to).await?;
             clock.lap(&format!("upgrade {host}"));

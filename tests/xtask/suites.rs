@@ -45,12 +45,13 @@ pub(crate) async fn run(quick: bool, steps: &Steps) -> anyhow::Result<bool> {
     let wanted = |suite: &Suite| !quick || !HOST_SUITES.contains(&suite.name.as_str());
     let (cluster, others): (Vec<Suite>, Vec<Suite>) =
         suites.into_iter().filter(wanted).partition(|suite| suite.name == CLUSTER_SUITE);
-    let (one, two) = tokio::try_join!(run_all(&cluster, steps), run_all(&others, steps))?;
-    let documentation = steps.step("test the documentation", run_documentation()).await?;
-    let mut total = Tally::default();
-    for tally in [one, two, documentation] {
-        total.add(tally);
-    }
+    let others = async {
+        let mut tally = run_all(&others, steps).await?;
+        tally.add(steps.step("test the documentation", run_documentation()).await?);
+        anyhow::Ok(tally)
+    };
+    let (mut total, others) = tokio::try_join!(run_all(&cluster, steps), others)?;
+    total.add(others);
     let minutes = started.elapsed().as_secs_f64() / 60.0;
     println!("all tests, set-up included, took {minutes:.1} minutes");
     let Tally { passed, failed, skipped } = total;
