@@ -151,14 +151,17 @@ impl<'a> Cluster<'a> {
     }
 
     /// Runs kubectl until it succeeds: a control plane that restarts does not answer for a while.
-    async fn insist(&self, arguments: &str) -> anyhow::Result<()> {
+    pub async fn insist(&self, arguments: &str) -> anyhow::Result<String> {
         let mut last = Ok(String::new());
         let succeeded = wait_for(Duration::from_mins(4), &format!("kubectl {arguments}"), async || {
             last = self.kubectl(arguments).await;
             Ok(last.is_ok())
         })
         .await;
-        succeeded.or_else(|error| last.map(drop).context(error))
+        match succeeded {
+            Ok(()) => last,
+            Err(error) => last.context(error),
+        }
     }
 
     /// Waits until a node that was away reports in again, in its present boot, and is Ready.
@@ -191,12 +194,15 @@ impl<'a> Cluster<'a> {
 
     /// Evicts all pods of a node that can be.
     pub async fn drain(&self, host: &str) -> anyhow::Result<()> {
-        self.insist(&format!("drain {host} --ignore-daemonsets --delete-emptydir-data --timeout=60s")).await
+        self.insist(&format!("drain {host} --ignore-daemonsets --delete-emptydir-data --timeout=60s"))
+            .await?;
+        Ok(())
     }
 
     /// Lets pods come to a node again.
     pub async fn uncordon(&self, host: &str) -> anyhow::Result<()> {
-        self.insist(&format!("uncordon {host}")).await
+        self.insist(&format!("uncordon {host}")).await?;
+        Ok(())
     }
 
     /// Upgrades one host in the documented order: kubeadm, the cluster's part, then drained kubelet and

@@ -77,7 +77,7 @@ async fn by_hand() -> anyhow::Result<()> {
         let coredns = old.manifest().images.iter().find(|image| image.name.contains("/coredns/"));
         let coredns = &coredns.context("the bundle has CoreDNS")?.name;
         cluster.apply(&WORKLOAD.replace("IMAGE", coredns)).await?;
-        cluster.kubectl("rollout status deployment/web --timeout=120s").await?;
+        cluster.insist("rollout status deployment/web --timeout=60s").await?;
         service_answers(lab, &cluster).await?;
         reachable_from_this_computer(&cluster).await?;
         clock.lap("a service that answers");
@@ -130,7 +130,7 @@ async fn images_have_kubeadms_names(lab: &TestLab, version: &KubernetesVersion) 
 
 /// The workload answers at its service address, from every host.
 async fn service_answers(lab: &TestLab, cluster: &Cluster<'_>) -> anyhow::Result<()> {
-    let address = cluster.kubectl("get service web -o jsonpath={.spec.clusterIP}").await?;
+    let address = cluster.insist("get service web -o jsonpath={.spec.clusterIP}").await?;
     for host in ["cp1", "cp2", "w1"] {
         let call = format!("curl --silent --fail --max-time 2 http://{address}/health");
         wait_for(Duration::from_mins(1), &format!("the service answers {host}"), async || {
@@ -154,7 +154,7 @@ async fn versions_are(cluster: &Cluster<'_>, bundle: &images::kubernetes::Bundle
     let manifest = bundle.manifest();
     let containerd = manifest.components.get("containerd").context("the bundle has containerd")?;
     let nodes = cluster
-        .kubectl(
+        .insist(
             "get nodes -o 'jsonpath={range .items[*]}{.status.nodeInfo.kubeletVersion} \
              {.status.nodeInfo.containerRuntimeVersion}{\"\\n\"}{end}'",
         )
@@ -162,7 +162,7 @@ async fn versions_are(cluster: &Cluster<'_>, bundle: &images::kubernetes::Bundle
     let expected = format!("{} containerd://{containerd}", manifest.kubernetes.tag());
     ensure!(nodes.lines().count() == 3 && nodes.lines().all(|line| line == expected), "{nodes}");
     let images =
-        cluster.kubectl("-n kube-system get pods -o 'jsonpath={.items[*].spec.containers[*].image}'").await?;
+        cluster.insist("-n kube-system get pods -o 'jsonpath={.items[*].spec.containers[*].image}'").await?;
     for image in &manifest.images {
         // The pause image is no container of a pod that kubectl shows.
         let shown = !image.name.contains("/pause:");

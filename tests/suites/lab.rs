@@ -5,19 +5,22 @@ use std::{
     io::Read,
     net::TcpStream,
     path::{Path, PathBuf},
-    process::ExitCode,
+    process::{ExitCode, Stdio},
     time::Duration,
 };
 
 use anyhow::{Context, ensure};
 use infrop::provider::lab::Power;
-use nix::sys::signal::Signal;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use program::Program;
 use tests::{
     faults::{Faults, Party},
     harness::{Case, Tier, suite},
     holder::Holder,
-    infrop,
+    infrop, infrop_path,
     lab::{BUNDLES, TestLab, host, store, wait_for},
 };
 
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
         Case::new(Tier::T4, "a_port_on_loopback_leads_to_the_api_endpoint", LIMIT, api_port),
         Case::new(Tier::T4, "a_lab_outlives_the_command_that_made_it", LIMIT, outlives_the_command),
         Case::new(Tier::T4, "nothing_is_left_of_a_killed_run", LIMIT, nothing_is_left),
+        Case::new(Tier::T4, "a_create_that_is_killed_leaves_nothing", LIMIT, killed_create),
         Case::new(Tier::T4, "the_network_can_be_cut_and_healed", LIMIT, cut_and_heal),
         Case::new(Tier::T4, "the_network_can_be_slow_and_lossy", LIMIT, slow_and_lossy),
         Case::new(Tier::T4, "power_fails_at_a_chosen_moment", LIMIT, power_fails_at_a_chosen_moment),
@@ -292,6 +296,26 @@ async fn nothing_is_left() -> anyhow::Result<()> {
         Ok(())
     })
     .await
+}
+
+async fn killed_create() -> anyhow::Result<()> {
+    let directory = tempfile::tempdir()?;
+    let root = directory.path().join("demo");
+    for signal in [Signal::SIGINT, Signal::SIGKILL] {
+        let mut create = std::process::Command::new(infrop_path()?)
+            .args(["lab", "create", "demo", "--hosts", "a", "--lab-dir"])
+            .arg(directory.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        // Its host is booting: the supervisor keeps it, and nobody has seen it answer.
+        wait_for(Duration::from_mins(1), "the host boots", async || Ok(root.join("cgroups").exists()))
+            .await?;
+        kill(Pid::from_raw(i32::try_from(create.id())?), signal)?;
+        create.wait()?;
+        wait_for(Duration::from_secs(20), "the half-made lab is gone", async || Ok(!root.exists())).await?;
+    }
+    Ok(())
 }
 
 /// Holds a lab until this process is killed.

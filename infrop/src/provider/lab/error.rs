@@ -48,8 +48,8 @@ pub enum Error {
         hosts: String,
     },
     /// The supervisor did not start.
-    #[error("the lab's supervisor did not start: {} says why", .0.display())]
-    Supervisor(PathBuf),
+    #[error("the lab's supervisor did not start; it said: {0}")]
+    Supervisor(String),
     /// Nobody answers for the lab.
     #[error("the lab {0} does not run: `infrop lab start {0}` boots its hosts again")]
     NotRunning(LabName),
@@ -57,12 +57,12 @@ pub enum Error {
     #[error("the lab's supervisor says: {0}")]
     Refused(String),
     /// A host did not come up.
-    #[error("the host {host} does not answer by ssh: {} shows its console", .console.display())]
+    #[error("the host {host} does not answer by ssh; the end of its console:\n{console}\n")]
     NoBoot {
         /// The host.
         host: HostName,
-        /// Its console.
-        console: PathBuf,
+        /// The end of what its console showed.
+        console: String,
         /// The last attempt.
         source: Box<program::Error>,
     },

@@ -35,7 +35,7 @@ use images::{
 };
 use program::Program;
 use tokio::{
-    io::{AsyncBufReadExt, BufReader},
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     process::{ChildStdin, Command},
 };
 
@@ -101,8 +101,7 @@ pub enum Lifetime {
 pub struct Lab {
     definition: Definition,
     paths: Paths,
-    /// Open for as long as a tied lab is to live.
-    #[expect(dead_code, reason = "dropping it is its use")]
+    /// Our end of the supervisor's stdin. It is closed with us, which ends a lab that is tied or not complete.
     leash: Option<ChildStdin>,
 }
 
@@ -140,8 +139,8 @@ impl Lab {
             let leash = start_supervisor(&definition, &paths).await?;
             // The forwarded port is known only now.
             let definition = Definition::read(&paths)?;
-            let lab = Self { definition, paths: paths.clone(), leash };
-            if let Err(error) = lab.wait_for_hosts().await {
+            let mut lab = Self { definition, paths: paths.clone(), leash: Some(leash) };
+            if let Err(error) = lab.complete().await {
                 lab.stop().await?;
                 return Err(error);
             }
@@ -165,8 +164,8 @@ impl Lab {
             return Self::open(store, name);
         }
         let leash = start_supervisor(&definition, &paths).await?;
-        let lab = Self { definition: Definition::read(&paths)?, paths, leash };
-        lab.wait_for_hosts().await?;
+        let mut lab = Self { definition: Definition::read(&paths)?, paths, leash: Some(leash) };
+        lab.complete().await?;
         Ok(lab)
     }
 
@@ -261,10 +260,14 @@ impl Lab {
         wait.await.map_err(std::io::Error::other).and_then(|locked| locked).at("wait for", &path)
     }
 
-    async fn wait_for_hosts(&self) -> Result<(), Error> {
+    /// Waits for all hosts and then lets the lab outlive us, unless it is tied.
+    async fn complete(&mut self) -> Result<(), Error> {
         // One after the other is enough: they boot at the same time.
         for host in &self.definition.hosts {
             self.wait_for_host(host).await?;
+        }
+        if let Some(leash) = &mut self.leash {
+            leash.write_all(b"\n").await.at("complete", self.paths.root())?;
         }
         Ok(())
     }
@@ -278,7 +281,7 @@ impl Lab {
             let status = self.status().await?;
             let running = status.hosts.iter().any(|known| known.name == host.name && known.running);
             if !running || tokio::time::Instant::now() > deadline {
-                let console = self.paths.host(&host.name).console();
+                let console = last_lines(&self.paths.host(&host.name).console());
                 return Err(Error::NoBoot { host: host.name.clone(), console, source: Box::new(error) });
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -287,26 +290,34 @@ impl Lab {
 }
 
 /// Starts the supervisor and waits for its word that hosts are booting.
-async fn start_supervisor(definition: &Definition, paths: &Paths) -> Result<Option<ChildStdin>, Error> {
+async fn start_supervisor(definition: &Definition, paths: &Paths) -> Result<ChildStdin, Error> {
     let log_path = paths.supervisor_log();
     let log = std::fs::File::options().create(true).append(true).open(&log_path).at("open", &log_path)?;
     let mut command = cgroup::supervisor_command(definition);
     command.args(["lab", "supervise", "--directory"]).arg(paths.root());
     let mut child = Command::from(command)
-        .stdin(if definition.tied { Stdio::piped() } else { Stdio::null() })
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(log)
         .spawn()
         .at("start", &definition.infrop)?;
-    let leash = child.stdin.take();
-    let stdout = child.stdout.take().ok_or(Error::Supervisor(log_path.clone()))?;
-    let mut lines = BufReader::new(stdout).lines();
-    match tokio::time::timeout(SUPERVISOR_START, lines.next_line()).await {
-        Ok(Ok(Some(line))) if line == supervisor::READY => Ok(leash),
-        _ => {
-            // It may hang; its end is also the end of what it started.
-            let _ = child.start_kill();
-            Err(Error::Supervisor(log_path))
+    if let (Some(leash), Some(stdout)) = (child.stdin.take(), child.stdout.take()) {
+        let mut lines = BufReader::new(stdout).lines();
+        let word = tokio::time::timeout(SUPERVISOR_START, lines.next_line()).await;
+        if matches!(word, Ok(Ok(Some(line))) if line == supervisor::READY) {
+            return Ok(leash);
         }
     }
+    // It may hang; its end is also the end of what it started.
+    let _ = child.start_kill();
+    Err(Error::Supervisor(last_lines(&log_path)))
+}
+
+/// The end of a log that goes away with its lab.
+fn last_lines(path: &Path) -> String {
+    const LINES: usize = 10;
+    let bytes = std::fs::read(path).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<&str> = text.lines().collect();
+    lines.get(lines.len().saturating_sub(LINES)..).unwrap_or_default().join("\n")
 }

@@ -128,6 +128,8 @@ pub struct Definition {
     pub shares: Vec<Share>,
     /// Whether it ends with the process that made it.
     pub tied: bool,
+    /// Whether its maker saw all hosts answer; until then its maker's end is its end, too.
+    pub complete: bool,
     /// The infrop program that supervises it.
     pub infrop: PathBuf,
     /// The port on 127.0.0.1 that leads to the API endpoint; 0 until it was chosen.
@@ -160,7 +162,7 @@ impl Definition {
             .collect();
         let api_address = hosts.first().map_or(GATEWAY, |host| host.address);
         let id = random_hex(3)?;
-        Ok(Self { name, id, root, hosts, shares, tied, infrop, api_port: 0, api_address })
+        Ok(Self { name, id, root, hosts, shares, tied, complete: false, infrop, api_port: 0, api_address })
     }
 
     pub(super) fn read(paths: &Paths) -> Result<Self, Error> {
@@ -177,6 +179,11 @@ impl Definition {
         fs::write(&new, text + "\n").at("write", &new)?;
         File::open(&new).and_then(|file| file.sync_all()).at("write", &new)?;
         fs::rename(&new, &path).at("write", &path)
+    }
+
+    /// Whether its files are wanted while it does not run.
+    pub(super) fn is_kept(&self) -> bool {
+        self.complete && !self.tied
     }
 
     /// The host of that name.

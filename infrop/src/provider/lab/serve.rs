@@ -17,7 +17,7 @@ use tokio::{
 use super::{
     control::{Answer, Request},
     error::{At, Error},
-    model::{API_PORT, Definition, HostName, Paths},
+    model::{API_PORT, HostName, Paths},
 };
 
 /// What a supervisor acts on.
@@ -27,6 +27,8 @@ pub(super) enum Event {
     /// A host took too long to shut down.
     Overdue(HostName, u32),
     Asked(Request, oneshot::Sender<Answer>),
+    /// All hosts answered: the lab is what it is to be.
+    Complete,
     /// The lab is to end.
     End,
 }
@@ -105,13 +107,18 @@ async fn rest_after(error: &io::Error) {
     tokio::time::sleep(Duration::from_millis(100)).await;
 }
 
-/// A tied lab ends when its maker's end of our stdin is closed.
-pub(super) fn watch_for_the_end(lab: &Definition, events: &mpsc::UnboundedSender<Event>) {
-    if lab.tied {
-        let events = events.clone();
-        tokio::spawn(async move {
-            let _ = tokio::io::copy(&mut tokio::io::stdin(), &mut tokio::io::sink()).await;
-            let _ = events.send(Event::End);
-        });
-    }
+/// Watches the maker's end of our stdin. A byte says that the lab is complete and may outlive its maker; the
+/// end of stdin before that, or at all if the lab is tied, ends the lab.
+pub(super) fn watch_maker(tied: bool, events: &mpsc::UnboundedSender<Event>) {
+    let events = events.clone();
+    tokio::spawn(async move {
+        let mut stdin = tokio::io::stdin();
+        while stdin.read_u8().await.is_ok() {
+            let _ = events.send(Event::Complete);
+            if !tied {
+                return;
+            }
+        }
+        let _ = events.send(Event::End);
+    });
 }

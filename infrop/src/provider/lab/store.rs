@@ -1,7 +1,7 @@
 //! All labs of this computer, and the removal of what killed ones left.
 //!
 //! A lab's directory is locked by its maker until a supervisor runs, and `lock` in it by the supervisor. A
-//! lab with neither is not running; if it also was not finished, or was tied to a process, nobody will come
+//! lab with neither is not running; if it also was not completed, or was tied to a process, nobody will come
 //! back for it.
 
 use std::{
@@ -112,7 +112,7 @@ impl Store {
             if is_locked(&directory, paths.root())? || paths.is_supervised()? {
                 continue;
             }
-            let kept = paths.definition().is_file() && !Definition::read(&paths)?.tied;
+            let kept = paths.definition().is_file() && Definition::read(&paths)?.is_kept();
             if kept {
                 cgroup::remove_recorded(&paths)?;
             } else {
@@ -165,7 +165,9 @@ mod tests {
 
     fn definition(name: &str, tied: bool) -> Definition {
         let hosts = ["h1".parse().unwrap()];
-        Definition::new(name.parse().unwrap(), &hosts, "/r".into(), Vec::new(), tied, "/i".into()).unwrap()
+        let name = name.parse().unwrap();
+        let lab = Definition::new(name, &hosts, "/r".into(), Vec::new(), tied, "/i".into()).unwrap();
+        Definition { complete: true, ..lab }
     }
 
     #[test]
@@ -175,8 +177,9 @@ mod tests {
         let dead = definition("dead", true);
         let alive = definition("alive", true);
         let half = definition("half", false);
+        let incomplete = Definition { complete: false, ..definition("incomplete", false) };
         let making = definition("making", false);
-        for lab in [&kept, &dead, &alive] {
+        for lab in [&kept, &dead, &alive, &incomplete] {
             lab.write(store.reserve(lab).unwrap().paths()).unwrap();
         }
         drop(store.reserve(&half).unwrap());
@@ -187,7 +190,7 @@ mod tests {
         store.sweep().unwrap();
         let left = |lab: &Definition| store.paths(&lab.name).root().is_dir();
         assert!(left(&kept) && left(&alive) && left(&making));
-        assert!(!left(&dead) && !left(&half));
+        assert!(!left(&dead) && !left(&half) && !left(&incomplete));
         assert_eq!(store.list().unwrap(), [alive.name, kept.name]);
     }
 

@@ -37,7 +37,7 @@ use super::{
     control::{Answer, HostStatus, Power, Request, Status},
     error::{At, Error},
     model::{Definition, GATEWAY, Host, HostName, PREFIX_LENGTH, Paths},
-    serve::{Event, forward_api, serve_control, watch_for_the_end},
+    serve::{Event, forward_api, serve_control, watch_maker},
     store,
 };
 
@@ -60,11 +60,11 @@ pub fn supervise(directory: &Path) -> Result<(), Error> {
     keeper.args(["lab", "keep", "--directory"]).arg(directory);
     let status = keeper.status().at("start", &lab.infrop)?;
     eprintln!("the lab ended ({status})");
-    if lab.tied {
-        // Nobody else will.
-        return store::remove(&paths);
+    if Definition::read(&paths)?.is_kept() {
+        return cgroup::remove_recorded(&paths);
     }
-    cgroup::remove_recorded(&paths)
+    // Nobody else will.
+    store::remove(&paths)
 }
 
 /// Runs the lab itself; only [`supervise`] starts this.
@@ -87,7 +87,7 @@ pub fn keep(directory: &Path) -> Result<(), Error> {
     // One thread: the namespaces are the thread's, and so are the programs it starts.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.at("start", directory)?;
-    let result = runtime.block_on(Supervisor::run(&lab, &paths, api));
+    let result = runtime.block_on(Supervisor::run(lab, &paths, api));
     runtime.shutdown_background();
     result
 }
@@ -121,7 +121,7 @@ struct Machine {
 }
 
 struct Supervisor<'a> {
-    lab: &'a Definition,
+    lab: Definition,
     paths: &'a Paths,
     machines: BTreeMap<HostName, Machine>,
     events: mpsc::UnboundedSender<Event>,
@@ -130,16 +130,17 @@ struct Supervisor<'a> {
 }
 
 impl<'a> Supervisor<'a> {
-    async fn run(lab: &'a Definition, paths: &'a Paths, api: StdListener) -> Result<(), Error> {
+    async fn run(lab: Definition, paths: &'a Paths, api: StdListener) -> Result<(), Error> {
         set_up_network().await?;
         let (events, mut queue) = mpsc::unbounded_channel();
         serve_control(paths, &events)?;
         forward_api(api, lab.api_address)?;
-        watch_for_the_end(lab, &events);
+        watch_maker(lab.tied, &events);
         let machines = lab.hosts.iter().map(|host| (host.name.clone(), Machine::new(host.clone()))).collect();
+        let names: Vec<HostName> = lab.hosts.iter().map(|host| host.name.clone()).collect();
         let mut supervisor = Self { lab, paths, machines, events, ending: false };
-        for name in lab.hosts.iter().map(|host| host.name.clone()) {
-            supervisor.boot(&name)?;
+        for name in &names {
+            supervisor.boot(name)?;
         }
         println!("{READY}");
         io::stdout().flush().at("report to the maker of", paths.root())?;
@@ -178,6 +179,12 @@ impl<'a> Supervisor<'a> {
                 let _ = reply.send(Answer::Status(self.status()));
             }
             Event::Asked(Request::Power { host, power }, reply) => self.switch(&host, power, reply),
+            Event::Complete => {
+                self.lab.complete = true;
+                if let Err(error) = self.lab.write(self.paths) {
+                    eprintln!("cannot note that the lab is complete: {error}");
+                }
+            }
             Event::End => self.end(),
         }
         None
@@ -299,7 +306,7 @@ impl<'a> Supervisor<'a> {
         );
         mount(Some("overlay"), &root, Some("overlay"), MsFlags::empty(), Some(options.as_str()))
             .at("mount", &root)?;
-        machine.cgroups = cgroup::create(self.lab, &machine.host, self.paths)?;
+        machine.cgroups = cgroup::create(&self.lab, &machine.host, self.paths)?;
         let console_path = place.console();
         let console =
             File::options().create(true).append(true).open(&console_path).at("open", &console_path)?;
@@ -308,7 +315,7 @@ impl<'a> Supervisor<'a> {
         for group in &machine.cgroups {
             command.arg("--cgroup").arg(group);
         }
-        command.arg("--").args(arguments(self.lab, &machine.host, &place));
+        command.arg("--").args(arguments(&self.lab, &machine.host, &place));
         let errors = console.try_clone().at("open", &console_path)?;
         let mut child = command
             .stdin(Stdio::null())
