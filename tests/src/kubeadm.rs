@@ -61,7 +61,7 @@ impl<'a> Cluster<'a> {
 
     /// Joins a host, as another control plane or as a worker.
     pub async fn join(&self, host: &str, control_plane: bool) -> anyhow::Result<()> {
-        let token = self.lab.run(&self.first, "kubeadm token create --ttl 10m").await?;
+        let token = self.kubeadm("token create --ttl 10m").await?;
         let hash = self
             .lab
             .run(
@@ -72,18 +72,16 @@ impl<'a> Cluster<'a> {
             .await?;
         let mut extra = format!(
             "discovery:\n  bootstrapToken:\n    token: {}\n    apiServerEndpoint: {}\n    caCertHashes: [sha256:{}]\n",
-            token.trim(),
+            token,
             self.endpoint()?,
             hash.trim()
         );
         if control_plane {
-            let key = "kubeadm init phase upload-certs --upload-certs 2>/dev/null | tail -n 1";
-            let key = self.lab.run(&self.first, key).await?;
+            let key = self.kubeadm("init phase upload-certs --upload-certs").await?;
             let address = self.address(host)?;
             let _ = write!(
                 extra,
-                "controlPlane:\n  certificateKey: {}\n  localAPIEndpoint: {{ advertiseAddress: {address} }}\n",
-                key.trim()
+                "controlPlane:\n  certificateKey: {key}\n  localAPIEndpoint: {{ advertiseAddress: {address} }}\n"
             );
         }
         let config = self.node_config("JoinConfiguration", host, &extra)?;
@@ -101,9 +99,12 @@ impl<'a> Cluster<'a> {
         let mut subnets = Vec::new();
         for host in hosts {
             let query = format!("get node {} -o jsonpath={{.spec.podCIDR}}", host.name);
-            let subnet = self.kubectl(&query).await?;
-            ensure!(!subnet.is_empty(), "{} has no pod network yet", host.name);
-            subnets.push(subnet);
+            let subnet = async || {
+                let subnet = self.kubectl(&query).await?;
+                ensure!(!subnet.is_empty(), "{} has no pod network", host.name);
+                Ok(subnet)
+            };
+            subnets.push(persist("a pod network", subnet).await?);
         }
         for (host, subnet) in hosts.iter().zip(&subnets) {
             let routes: String = hosts
@@ -150,18 +151,16 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// Runs kubectl until it succeeds: a control plane that restarts does not answer for a while.
+    /// Runs kubectl until it succeeds.
     pub async fn insist(&self, arguments: &str) -> anyhow::Result<String> {
-        let mut last = Ok(String::new());
-        let succeeded = wait_for(Duration::from_mins(4), &format!("kubectl {arguments}"), async || {
-            last = self.kubectl(arguments).await;
-            Ok(last.is_ok())
-        })
-        .await;
-        match succeeded {
-            Ok(()) => last,
-            Err(error) => last.context(error),
-        }
+        persist(&format!("kubectl {arguments}"), async || self.kubectl(arguments).await).await
+    }
+
+    /// Runs kubeadm on the first control plane until it succeeds.
+    async fn kubeadm(&self, arguments: &str) -> anyhow::Result<String> {
+        let script = format!("kubeadm {arguments} 2>/dev/null | tail -n 1");
+        let answer = persist(&script, async || self.lab.run(&self.first, &script).await).await?;
+        Ok(answer.trim().to_owned())
     }
 
     /// Waits until a node that was away reports in again, in its present boot, and is Ready.
@@ -297,6 +296,23 @@ impl<'a> Cluster<'a> {
             version.tag(),
             self.endpoint()?
         ))
+    }
+}
+
+/// Tries until it succeeds: a control plane that restarts or grows does not answer for a while.
+async fn persist(
+    what: &str,
+    mut attempt: impl AsyncFnMut() -> anyhow::Result<String>,
+) -> anyhow::Result<String> {
+    let mut last = Ok(String::new());
+    let succeeded = wait_for(Duration::from_mins(4), what, async || {
+        last = attempt().await;
+        Ok(last.is_ok())
+    })
+    .await;
+    match succeeded {
+        Ok(()) => last,
+        Err(error) => last.context(error),
     }
 }
 
