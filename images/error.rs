@@ -29,14 +29,20 @@ pub enum Error {
     )]
     DiskFull(PathBuf),
     /// Nobody has released that version.
-    #[error("{component} {version} is not known to {asked}: check the number for a typing error")]
+    #[error("{component} {version} is not known to the Go module proxy: check the number for a typing error")]
     UnknownVersion {
         /// Kubernetes or a part of the bundle.
         component: &'static str,
         /// The version asked for.
         version: String,
-        /// Who was asked.
-        asked: String,
+    },
+    /// The release servers answer, but do not have it.
+    #[error("Kubernetes {kubernetes} cannot be had: there is no {url}; check the number for a typing error")]
+    NotReleased {
+        /// The version asked for.
+        kubernetes: String,
+        /// The file that is not there.
+        url: String,
     },
     /// The Go module proxy does not answer.
     #[error(

@@ -110,34 +110,36 @@ fn check_wishes(bundle: Bundle, request: &Request) -> Result<Bundle, Error> {
 /// Makes the bundle in `staging`.
 async fn fill(cache: &Cache, staging: &Path, request: &Request, steps: &Steps) -> Result<(), Error> {
     let Request { version, containerd, wish, anew: _ } = request;
-    let source = Source::choose(wish, version, steps).await?;
-    let work = Workshop::new(staging.join("work"))?;
+    let containerd = containerd.clone().unwrap_or_else(|| containerd_for(version).to_owned());
+    let containerd = Release::new(Component::Containerd, containerd);
     let kubernetes = Release::new(Component::Kubernetes, version.to_string());
+    let source = Source::choose(wish, &kubernetes, &containerd, steps).await?;
+    let work = Workshop::new(staging.join("work"))?;
     let (kubeadm, others): (Vec<Binary>, Vec<Binary>) =
         Component::Kubernetes.binaries().iter().partition(|binary| binary.name == "kubeadm");
     source.fetch(&work.order(&kubernetes, &kubeadm), steps).await?;
     let images = images_of(version, &work.bin).await?;
     source.fetch(&work.order(&kubernetes, &others), steps).await?;
 
-    let containerd = containerd.clone().unwrap_or_else(|| containerd_for(version).to_owned());
     let mut components = BTreeMap::from([
         ("kubernetes".to_owned(), version.to_string()),
-        ("containerd".to_owned(), containerd.clone()),
+        ("containerd".to_owned(), containerd.version.clone()),
     ]);
     for name in ["etcd", "coredns", "pause"] {
         let image = images.iter().find(|image| contents::component_of(image) == name);
         let image = image.ok_or_else(|| Error::Kubeadm(format!("lists no image of {name}")))?;
         components.insert(name.to_owned(), contents::version_of(image).to_owned());
     }
-    for component in [Component::Etcd, Component::CoreDns, Component::Containerd] {
-        let wanted = components.get(component.name()).cloned().unwrap_or_default();
-        let release = Release::new(component, wanted);
-        source.fetch(&work.order(&release, component.binaries()), steps).await?;
+    let release = |component: Component| {
+        Release::new(component, components.get(component.name()).cloned().unwrap_or_default())
+    };
+    for release in [&release(Component::Etcd), &release(Component::CoreDns), &containerd] {
+        source.fetch(&work.order(release, release.component.binaries()), steps).await?;
     }
     let pause = components.get("pause").cloned().unwrap_or_default();
     compile_pause(&pause, &work).await?;
 
-    let packages = make_packages(staging, &work, version, &containerd, steps).await?;
+    let packages = make_packages(staging, &work, version, &containerd.version, steps).await?;
     let base = kube_proxy_base(cache, steps).await?;
     let images = make_images(staging, &work, &images, &base, steps).await?;
     remove_tree(&work.root)?;

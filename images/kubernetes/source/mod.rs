@@ -12,8 +12,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use common::KubernetesVersion;
-
 use self::release::Reach;
 pub use self::release::Servers;
 use super::component::{Binary, Release};
@@ -51,7 +49,8 @@ impl Source {
     /// Chooses, and says what and why.
     pub(crate) async fn choose(
         wish: &Wish,
-        version: &KubernetesVersion,
+        kubernetes: &Release,
+        containerd: &Release,
         steps: &Steps,
     ) -> Result<Self, Error> {
         if let Some(directory) = &wish.directory {
@@ -60,23 +59,19 @@ impl Source {
             return Ok(source);
         }
         let client = release::Client::new(wish.servers.clone())?;
-        let unreachable = match client.reach(version).await {
+        let unreachable = match client.reach(&[kubernetes, containerd]).await {
             Reach::Yes => {
                 let source = Self::Release(client);
                 steps.note(format_args!("programs come from {source}"));
                 return Ok(source);
             }
-            Reach::UnknownVersion(asked) => {
-                return Err(Error::UnknownVersion {
-                    component: "Kubernetes",
-                    version: version.to_string(),
-                    asked,
-                });
+            Reach::NotFound(url) => {
+                return Err(Error::NotReleased { kubernetes: kubernetes.version.clone(), url });
             }
             Reach::No(why) => why,
         };
         if tools::find("go").is_none() {
-            return Err(Error::NoSource { version: version.to_string(), release: unreachable });
+            return Err(Error::NoSource { version: kubernetes.version.clone(), release: unreachable });
         }
         let source = Self::Modules;
         steps.note(format_args!(

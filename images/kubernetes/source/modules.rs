@@ -143,7 +143,6 @@ fn unknown(release: &Release) -> Error {
     Error::UnknownVersion {
         component: if component == "kubernetes" { "Kubernetes" } else { component },
         version: release.version.clone(),
-        asked: "the Go module proxy".to_owned(),
     }
 }
 

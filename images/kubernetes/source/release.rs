@@ -8,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use common::KubernetesVersion;
 use flate2::read::GzDecoder;
 use reqwest::StatusCode;
 
@@ -47,11 +46,13 @@ impl Default for Servers {
     }
 }
 
-/// Whether the release server can be used.
+/// Whether the release servers can be used.
 pub(super) enum Reach {
     Yes,
+    /// Why not.
     No(String),
-    UnknownVersion(String),
+    /// They can, but this file of a release is not there.
+    NotFound(String),
 }
 
 /// A file to download and where its checksum stands.
@@ -79,17 +80,21 @@ impl Client {
         Ok(Self { http, servers })
     }
 
-    /// Asks for a small file of the release.
-    pub(super) async fn reach(&self, version: &KubernetesVersion) -> Reach {
-        let url = kubernetes_url(&self.servers, &version.to_string(), "kubeadm") + ".sha256";
-        match self.http.get(&url).send().await {
-            Ok(answer) if answer.status().is_success() => Reach::Yes,
-            Ok(answer) if answer.status() == StatusCode::NOT_FOUND => {
-                Reach::UnknownVersion(self.servers.kubernetes.clone())
+    /// Asks each server for a small file of a release.
+    pub(super) async fn reach(&self, releases: &[&Release]) -> Reach {
+        for release in releases {
+            let url = match archive(&self.servers, release) {
+                Some(download) => download.checksum_url,
+                None => kubernetes_url(&self.servers, &release.version, "kubeadm") + ".sha256",
+            };
+            match self.http.get(&url).send().await {
+                Ok(answer) if answer.status().is_success() => {}
+                Ok(answer) if answer.status() == StatusCode::NOT_FOUND => return Reach::NotFound(url),
+                Ok(answer) => return Reach::No(format!("{url} answers {}", answer.status())),
+                Err(error) => return Reach::No(root_cause(&error)),
             }
-            Ok(answer) => Reach::No(format!("{url} answers {}", answer.status())),
-            Err(error) => Reach::No(root_cause(&error)),
         }
+        Reach::Yes
     }
 
     pub(super) async fn fetch(&self, order: &Order<'_>, steps: &Steps) -> Result<(), Error> {
