@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
 };
 
@@ -80,16 +81,13 @@ pub async fn unpack_into(bundle: &Bundle, target: &Path) -> anyhow::Result<()> {
     Ok(unpack(bundle, target).await?)
 }
 
-/// A copy of a bundle's programs that may be changed: the files are shared, the directory is not.
-pub async fn copy_programs(bundle: &Bundle, target: &Path) -> anyhow::Result<()> {
+/// A directory with a bundle's programs that may be changed: it has links to them. Symbolic ones, for a hard
+/// link would touch the file that another test reads.
+pub async fn link_programs(bundle: &Bundle, target: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(target)?;
     for entry in fs::read_dir(programs(bundle).await?)? {
         let path = entry?.path();
-        let copy = target.join(path.file_name().context("a program has a name")?);
-        // Another disk takes no links.
-        if fs::hard_link(&path, &copy).is_err() {
-            fs::copy(&path, &copy)?;
-        }
+        symlink(&path, target.join(path.file_name().context("a program has a name")?))?;
     }
     Ok(())
 }

@@ -193,7 +193,7 @@ async fn from_release() -> anyhow::Result<()> {
     let scratch = Scratch::new()?;
     let [_, original] = bundles::pinned()?;
     let bin = scratch.path("bin");
-    bundles::copy_programs(&original, &bin).await?;
+    bundles::link_programs(&original, &bin).await?;
     let site = scratch.path("site");
     publish(&original, &bin, &site).await?;
     let server = FileServer::start(&site).await?;
@@ -258,7 +258,7 @@ async fn publish(bundle: &Bundle, bin: &Path, site: &Path) -> anyhow::Result<()>
         "kube-scheduler",
         "kube-proxy",
     ] {
-        fs::hard_link(bin.join(name), kubernetes.join(name))?;
+        symlink(bin.join(name), kubernetes.join(name))?;
         fs::write(kubernetes.join(format!("{name}.sha256")), sha256_file(&bin.join(name))?)?;
     }
     let (etcd, coredns, containerd) = (version("etcd"), version("coredns"), version("containerd"));
@@ -286,8 +286,11 @@ async fn publish(bundle: &Bundle, bin: &Path, site: &Path) -> anyhow::Result<()>
         let directory = site.join(directory);
         fs::create_dir_all(&directory)?;
         let file = directory.join(&archive);
-        let pack =
-            Program::new("tar").args(["--use-compress-program=gzip -1", "-C"]).arg(bin).arg("-cf").arg(&file);
+        let pack = Program::new("tar")
+            .args(["--dereference", "--use-compress-program=gzip -1", "-C"])
+            .arg(bin)
+            .arg("-cf")
+            .arg(&file);
         pack.args(names).run().await?;
         fs::write(directory.join(sums), format!("{}  {archive}\n", sha256_file(&file)?))?;
     }
@@ -298,7 +301,7 @@ async fn from_directory() -> anyhow::Result<()> {
     let scratch = Scratch::new()?;
     let [_, original] = bundles::pinned()?;
     let bin = scratch.path("bin");
-    bundles::copy_programs(&original, &bin).await?;
+    bundles::link_programs(&original, &bin).await?;
     let build = || anyhow::Ok(scratch.infrop()?.args(["bundle", "build", "1.37.1", "--from"]).arg(&bin));
 
     fs::rename(bin.join("etcd"), scratch.path("etcd"))?;
@@ -331,7 +334,7 @@ async fn interrupted() -> anyhow::Result<()> {
     let scratch = Scratch::new()?;
     let [_, original] = bundles::pinned()?;
     let bin = scratch.path("bin");
-    bundles::copy_programs(&original, &bin).await?;
+    bundles::link_programs(&original, &bin).await?;
     for signal in [Signal::SIGINT, Signal::SIGKILL] {
         let mut build = std::process::Command::new(infrop_path()?)
             .arg("--cache-dir")
@@ -366,7 +369,7 @@ async fn full_disk() -> anyhow::Result<()> {
     let scratch = Scratch::new()?;
     let [_, original] = bundles::pinned()?;
     let bin = scratch.path("bin");
-    bundles::copy_programs(&original, &bin).await?;
+    bundles::link_programs(&original, &bin).await?;
     let small = scratch.path("small");
     fs::create_dir(&small)?;
     // Room for some programs, not for all; the mount goes with its namespace.
