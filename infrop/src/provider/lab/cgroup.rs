@@ -11,6 +11,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
 use super::{
     error::{At, Error},
     model::{Definition, Host, Paths},
@@ -174,15 +179,30 @@ pub(super) fn remove_recorded(paths: &Paths) -> Result<(), Error> {
     fs::remove_file(&path).at("remove", &path)
 }
 
-/// Removes a group and those below it, once their processes are gone.
+/// Removes a group and those below it, and ends processes that are still in them: their host is dead.
 pub(super) fn remove(group: &Path) -> Result<(), Error> {
     let deadline = Instant::now() + EMPTY_TIMEOUT;
     loop {
         match remove_below(group) {
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline => {
+                kill_below(group);
                 std::thread::sleep(Duration::from_millis(20));
             }
             result => return result.at("remove", group),
+        }
+    }
+}
+
+/// Kills what is in a group and those below it. What cannot be read or is gone already shows at the next try.
+fn kill_below(group: &Path) {
+    let processes = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    // A process of a namespace that we do not see has number 0: that would be ourselves.
+    for process in processes.lines().filter_map(|line| line.parse().ok()).filter(|id| *id > 1) {
+        let _ = kill(Pid::from_raw(process), Signal::SIGKILL);
+    }
+    for entry in fs::read_dir(group).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            kill_below(&entry.path());
         }
     }
 }

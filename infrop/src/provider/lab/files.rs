@@ -34,6 +34,26 @@ ExecStart=/bin/sh -ec 'for m in /sys/fs/cgroup /sys/fs/cgroup/*; do \
 WantedBy=sysinit.target
 ";
 
+/// networkd waits for udev to announce the card, and a message of udev can be lost where many hosts boot at
+/// once: it is repeated until the address is there.
+const NETWORK_SERVICE: &str = "\
+[Unit]
+Description=The network card of this host is announced
+ConditionVirtualization=systemd-nspawn
+After=systemd-udevd.service systemd-networkd.service
+Before=network-online.target
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/sh -c 'until ip -4 -oneline address show dev host0 | grep -q inet; do \\
+    udevadm trigger --action=add --subsystem-match=net; sleep 0.2; done'
+TimeoutStartSec=60
+
+[Install]
+WantedBy=multi-user.target
+";
+
 /// Writes everything; the definition comes last, for it makes the lab count as finished.
 pub(super) async fn write_lab(lab: &Definition, paths: &Paths) -> Result<(), Error> {
     let ssh = paths.ssh_directory();
@@ -87,6 +107,10 @@ async fn write_host(lab: &Definition, host: &Host, paths: &Paths) -> Result<Stri
     write_below(&upper, "etc/machine-id", &(random_hex(16)? + "\n"))?;
     enable(&upper, "lab-cgroups.service", "/etc/systemd/system/", "sysinit.target")?;
     enable(&upper, "systemd-networkd.service", "/lib/systemd/system/", "multi-user.target")?;
+    enable(&upper, "lab-network.service", "/etc/systemd/system/", "multi-user.target")?;
+    // Announcing all devices of the computer is not for its hosts: each would wake the udevd of all others.
+    let coldplug = upper.join("etc/systemd/system/systemd-udev-trigger.service");
+    symlink("/dev/null", &coldplug).at("link", &coldplug)?;
 
     let ssh = upper.join("root/.ssh");
     fs::create_dir_all(&ssh).at("create", &ssh)?;
@@ -103,7 +127,7 @@ async fn write_host(lab: &Definition, host: &Host, paths: &Paths) -> Result<Stri
 }
 
 /// What a provisioner would write on a real machine.
-fn texts(lab: &Definition, host: &Host) -> [(&'static str, String); 6] {
+fn texts(lab: &Definition, host: &Host) -> [(&'static str, String); 7] {
     let name = &host.name;
     let mut hosts = "127.0.0.1 localhost\n::1 localhost\n".to_owned();
     for known in &lab.hosts {
@@ -125,6 +149,7 @@ fn texts(lab: &Definition, host: &Host) -> [(&'static str, String); 6] {
         ),
         ("etc/sysctl.d/90-lab.conf", "net.ipv4.ip_forward = 1\n".to_owned()),
         ("etc/systemd/system/lab-cgroups.service", CGROUPS_SERVICE.to_owned()),
+        ("etc/systemd/system/lab-network.service", NETWORK_SERVICE.to_owned()),
     ]
 }
 

@@ -17,6 +17,7 @@ use std::{
 };
 
 use nix::{
+    errno::Errno,
     mount::{MntFlags, MsFlags, mount, umount2},
     sched::{CloneFlags, unshare},
     sys::{
@@ -125,8 +126,6 @@ struct Supervisor<'a> {
     paths: &'a Paths,
     machines: BTreeMap<HostName, Machine>,
     events: mpsc::UnboundedSender<Event>,
-    /// Set once the lab is to end.
-    ending: bool,
 }
 
 impl<'a> Supervisor<'a> {
@@ -138,31 +137,33 @@ impl<'a> Supervisor<'a> {
         watch_maker(lab.tied, &events);
         let machines = lab.hosts.iter().map(|host| (host.name.clone(), Machine::new(host.clone()))).collect();
         let names: Vec<HostName> = lab.hosts.iter().map(|host| host.name.clone()).collect();
-        let mut supervisor = Self { lab, paths, machines, events, ending: false };
+        let mut supervisor = Self { lab, paths, machines, events };
         for name in &names {
             supervisor.boot(name)?;
         }
         println!("{READY}");
         io::stdout().flush().at("report to the maker of", paths.root())?;
-        let mut last_words = Vec::new();
+        let mut last_words = None;
         while let Some(event) = queue.recv().await {
-            if let Some(reply) = supervisor.handle(event) {
-                last_words.push(reply);
-            }
-            if supervisor.ending && supervisor.machines.values().all(|machine| machine.pid.is_none()) {
-                break;
+            match event {
+                Event::End => break,
+                Event::Asked(Request::Shutdown, reply) => {
+                    last_words = Some(reply);
+                    break;
+                }
+                event => supervisor.handle(event),
             }
         }
-        for reply in last_words {
+        // All hosts end with this process, for it is the first of their namespace.
+        if let Some(reply) = last_words {
             let _ = reply.send(Answer::Done);
+            // The answer is written by another task of this thread.
+            tokio::task::yield_now().await;
         }
-        // The answers are written by other tasks of this thread.
-        tokio::task::yield_now().await;
         Ok(())
     }
 
-    /// Does what an event asks for; gives back the reply of a request that ends the lab.
-    fn handle(&mut self, event: Event) -> Option<oneshot::Sender<Answer>> {
+    fn handle(&mut self, event: Event) {
         match event {
             Event::Ended(name, status) => self.ended(&name, status),
             Event::Overdue(name, boot) => {
@@ -170,10 +171,6 @@ impl<'a> Supervisor<'a> {
                 if overdue && let Err(error) = self.cut(&name) {
                     eprintln!("{name}: {error}");
                 }
-            }
-            Event::Asked(Request::Shutdown, reply) => {
-                self.end();
-                return Some(reply);
             }
             Event::Asked(Request::Status, reply) => {
                 let _ = reply.send(Answer::Status(self.status()));
@@ -185,9 +182,9 @@ impl<'a> Supervisor<'a> {
                     eprintln!("cannot note that the lab is complete: {error}");
                 }
             }
-            Event::End => self.end(),
+            // These two end the loop before they come here.
+            Event::Asked(Request::Shutdown, _) | Event::End => {}
         }
-        None
     }
 
     fn status(&self) -> Status {
@@ -238,27 +235,21 @@ impl<'a> Supervisor<'a> {
         let Some(pid) = self.machines.get(name).and_then(|machine| machine.pid) else { return Ok(()) };
         let path = PathBuf::from(format!("/proc/{pid}/task/{pid}/children"));
         let children = fs::read_to_string(&path).at("read", &path)?;
-        // Before it has a first process there is only nspawn itself.
-        let first = children.split_whitespace().next().and_then(|child| child.parse().ok());
-        kill(first.map_or(pid, Pid::from_raw), Signal::SIGKILL)
-            .at("cut the power of", Path::new(name.as_str()))
-    }
-
-    fn end(&mut self) {
-        self.ending = true;
-        for name in self.machines.keys() {
-            if let Err(error) = self.cut(name) {
-                eprintln!("{name}: {error}");
-            }
+        let children = children.split_whitespace().filter_map(|child| child.parse().ok());
+        // Before the host has a first process there is only nspawn; what it just started dies in `clear`.
+        let victim = children.map(Pid::from_raw).find(|child| is_first_process(*child)).unwrap_or(pid);
+        match kill(victim, Signal::SIGKILL) {
+            // It ended by itself in this moment.
+            Err(Errno::ESRCH) => Ok(()),
+            result => result.at("cut the power of", Path::new(name.as_str())),
         }
     }
 
     fn ended(&mut self, name: &HostName, status: ExitStatus) {
-        let ending = self.ending;
         let Some(machine) = self.machines.get_mut(name) else { return };
         machine.pid = None;
         eprintln!("{name}: ended ({status})");
-        let reboots = status.code() == Some(REBOOT_STATUS) && machine.waiting.is_empty() && !ending;
+        let reboots = status.code() == Some(REBOOT_STATUS) && machine.waiting.is_empty();
         let waiting = std::mem::take(&mut machine.waiting);
         let mut result = self.clear(name);
         if reboots && result.is_ok() {
@@ -339,6 +330,13 @@ impl<'a> Supervisor<'a> {
     }
 }
 
+/// Whether a process is number 1 of a process namespace of its own.
+fn is_first_process(process: Pid) -> bool {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
+    numbers.split_whitespace().skip(1).last() == Some("1")
+}
+
 impl Machine {
     fn new(host: Host) -> Self {
         Self { host, pid: None, boots: 0, cgroups: Vec::new(), waiting: Vec::new() }
@@ -354,10 +352,12 @@ fn answer(result: &Result<(), Error>) -> Answer {
 
 /// The bridge that hosts are plugged into, in the namespace that is only ours.
 async fn set_up_network() -> Result<(), Error> {
+    // Given, because a bridge's own would change with the cards plugged in, and hosts would look for the old.
+    const BRIDGE_MAC: &str = "02:00:0a:58:00:01";
     let address = format!("{GATEWAY}/{PREFIX_LENGTH}");
     for line in [
         ["link", "set", "lo", "up"].as_slice(),
-        &["link", "add", BRIDGE, "type", "bridge"],
+        &["link", "add", BRIDGE, "address", BRIDGE_MAC, "type", "bridge"],
         &["address", "add", &address, "dev", BRIDGE],
         &["link", "set", BRIDGE, "up"],
     ] {
