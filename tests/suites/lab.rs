@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
-use infrop::provider::lab::Power;
+use infrop::provider::lab::{Lab, Power, Store};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -313,7 +313,13 @@ async fn killed_create() -> anyhow::Result<()> {
             .await?;
         kill(Pid::from_raw(i32::try_from(create.id())?), signal)?;
         create.wait()?;
-        wait_for(Duration::from_secs(20), "the half-made lab is gone", async || Ok(!root.exists())).await?;
+        let gone =
+            wait_for(Duration::from_secs(20), "the half-made lab is gone", async || Ok(!root.exists())).await;
+        if gone.is_err() {
+            // What the product left, the test must not.
+            Lab::destroy(&Store::new(directory.path()), &"demo".parse()?).await?;
+        }
+        gone?;
     }
     Ok(())
 }
