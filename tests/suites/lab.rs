@@ -17,6 +17,7 @@ use nix::{
 };
 use program::Program;
 use tests::{
+    api_server::is_running,
     faults::{Faults, Party},
     harness::{Case, Tier, suite},
     holder::Holder,
@@ -233,7 +234,7 @@ async fn kill_supervisor(root: &Path) -> anyhow::Result<()> {
 
 /// What a running lab has beside its files.
 struct Traces {
-    processes: Vec<String>,
+    processes: Vec<u32>,
     cgroups: Vec<PathBuf>,
 }
 
@@ -243,7 +244,7 @@ impl Traces {
         let processes = Program::new("pgrep").args(["-f", "--", &pattern]).run().await?;
         let cgroups = fs::read_to_string(root.join("cgroups"))?;
         let traces = Self {
-            processes: processes.lines().map(str::to_owned).collect(),
+            processes: processes.lines().map(str::parse).collect::<Result<_, _>>()?,
             cgroups: cgroups.lines().map(PathBuf::from).collect(),
         };
         // The supervisor, what it keeps, and at least one host.
@@ -254,10 +255,7 @@ impl Traces {
 
     async fn assert_gone(&self) -> anyhow::Result<()> {
         wait_for(Duration::from_secs(20), "processes of the lab are gone", async || {
-            let alive = |id: &String| {
-                fs::read_to_string(format!("/proc/{id}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
-            };
-            Ok(!self.processes.iter().any(alive))
+            Ok(!self.processes.iter().any(|id| is_running(*id)))
         })
         .await?;
         for group in &self.cgroups {
