@@ -1,5 +1,16 @@
-//! What infrop and node-agent must agree on. Pure: no runtime, no client, no clock, no files.
+//! What infrop and node-agent must agree on. Pure types and rules: no I/O, no clock.
+//!
+//! ```text
+//! infrop ── desired-version, plan, changes-allowed ──▶ Node ◀── current-version, ready, state ── node-agent
+//!                      (annotations)                                     (annotations, state)
+//! ```
 
+pub mod annotations;
+pub mod metadata;
+pub mod plan;
+pub mod skew;
+pub mod software;
+pub mod state;
 mod version;
 
 pub use version::{KubernetesVersion, KubernetesVersionError};
