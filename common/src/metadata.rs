@@ -317,7 +317,7 @@ checked_text!(KernelModule, "a kernel module's name", |text| {
     consists_of(text, "_-") && !text.starts_with('-')
 });
 checked_text!(DropInName, "a drop-in's file name such as 20-name.conf", |text| {
-    consists_of(text, "_-.") && !text.starts_with(['.', '-']) && text.ends_with(".conf")
+    consists_of(text, "_-.") && !text.starts_with(['.', '-']) && text.strip_suffix(".conf").is_some()
 });
 checked_text!(SysctlKey, "a kernel setting's name such as net.ipv4.ip_forward", |text| {
     consists_of(text, "_-.") && text.split('.').all(|part| !part.is_empty()) && !text.starts_with('-')
