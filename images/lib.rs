@@ -1,16 +1,19 @@
 //! What hosts are made of.
 //!
 //! * [`kubernetes`]: the bundle, packages and container images of one Kubernetes version;
-//! * [`node`]: the root file system a host starts from.
+//! * [`node`]: the root file system a host starts from;
+//! * [`agent`]: the Debian package of node-agent.
 //!
-//! Both are built once, under the user's cache directory, and published there by one rename: see [`cache`].
+//! The first two are built once, under the user's cache directory, and published there by one rename: see [`cache`].
 
+pub mod agent;
 pub mod cache;
 pub mod debian;
 mod digest;
 mod error;
 pub mod kubernetes;
 pub mod node;
+mod package;
 pub mod steps;
 pub mod tools;
 

@@ -2,10 +2,8 @@
 
 use std::path::Path;
 
-use super::{
-    archive::{Image, ImageFile},
-    package::{Package, PackagedFile},
-};
+use super::archive::{Image, ImageFile};
+use crate::package::{Package, PackagedFile};
 
 macro_rules! packaged {
     ($name:literal) => {
@@ -33,6 +31,9 @@ pub(crate) const KUBE_PROXY_PACKAGES: [&str; 3] = ["conntrack", "iptables", "nft
 const IPTABLES_NAMES: [&str; 6] =
     ["iptables", "iptables-restore", "iptables-save", "ip6tables", "ip6tables-restore", "ip6tables-save"];
 
+/// Ours come after the project's own, as in the community's repository.
+const REVISION: &str = "1.1";
+
 /// All text that shapes packages and images, as input of the bundle's identity.
 pub(crate) fn texts() -> [&'static str; 9] {
     [
@@ -52,10 +53,11 @@ pub(crate) fn texts() -> [&'static str; 9] {
 pub(crate) fn packages(bin: &Path, kubernetes: &str, containerd: &str) -> Vec<Package> {
     let program = |name: &str, to| PackagedFile::Program { from: bin.join(name), to };
     let text = |text, to| PackagedFile::Text { text, to };
+    let version = |upstream: &str| format!("{upstream}-{REVISION}");
     vec![
         Package {
             name: "kubelet",
-            upstream_version: kubernetes.to_owned(),
+            version: version(kubernetes),
             depends: "conntrack, ethtool, iproute2, iptables, mount, util-linux",
             recommends: "containerd, containernetworking-plugins",
             description: "Kubernetes agent that runs pods on this node",
@@ -65,10 +67,11 @@ pub(crate) fn packages(bin: &Path, kubernetes: &str, containerd: &str) -> Vec<Pa
             ],
             postinst: KUBELET_POSTINST,
             prerm: KUBELET_PRERM,
+            postrm: "",
         },
         Package {
             name: "kubeadm",
-            upstream_version: kubernetes.to_owned(),
+            version: version(kubernetes),
             depends: "kubelet",
             recommends: "kubectl",
             description: "creates, joins and upgrades Kubernetes clusters",
@@ -78,20 +81,22 @@ pub(crate) fn packages(bin: &Path, kubernetes: &str, containerd: &str) -> Vec<Pa
             ],
             postinst: KUBEADM_POSTINST,
             prerm: "",
+            postrm: "",
         },
         Package {
             name: "kubectl",
-            upstream_version: kubernetes.to_owned(),
+            version: version(kubernetes),
             depends: "",
             recommends: "",
             description: "command line client of Kubernetes",
             files: vec![program("kubectl", "/usr/bin/kubectl")],
             postinst: "",
             prerm: "",
+            postrm: "",
         },
         Package {
             name: "containerd",
-            upstream_version: containerd.to_owned(),
+            version: version(containerd),
             depends: "runc",
             recommends: "",
             description: "container runtime",
@@ -103,6 +108,7 @@ pub(crate) fn packages(bin: &Path, kubernetes: &str, containerd: &str) -> Vec<Pa
             ],
             postinst: CONTAINERD_POSTINST,
             prerm: CONTAINERD_PRERM,
+            postrm: "",
         },
     ]
 }

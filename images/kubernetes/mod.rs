@@ -12,7 +12,6 @@ mod build;
 mod component;
 mod contents;
 mod manifest;
-mod package;
 mod pins;
 mod repository;
 mod source;

@@ -8,8 +8,8 @@ use std::{fmt::Write as _, fs, path::Path, time::Duration};
 use jiff::Timestamp;
 use program::Program;
 
-use super::{component::ARCHITECTURE, package::Built};
-use crate::{Error, digest::sha256, error::At};
+use super::component::ARCHITECTURE;
+use crate::{Error, digest::sha256, error::At, package::Built};
 
 /// The public key's file in the repository.
 pub(crate) const KEY_FILE: &str = "repository.asc";

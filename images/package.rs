@@ -1,4 +1,4 @@
-//! Debian packages.
+//! Debian packages: those of the bundle and the agent's.
 
 use std::{
     fmt::Write as _,
@@ -10,11 +10,7 @@ use std::{
 
 use program::Program;
 
-use super::component::ARCHITECTURE;
-use crate::{Error, error::At, sha256_file};
-
-/// Ours come after the project's own, as in the community's repository.
-const REVISION: &str = "1.1";
+use crate::{Error, error::At, kubernetes::ARCHITECTURE, sha256_file};
 
 const MAINTAINER: &str = "infrop <infrop@caos.ch>";
 
@@ -22,7 +18,8 @@ const MAINTAINER: &str = "infrop <infrop@caos.ch>";
 #[derive(Debug, Clone)]
 pub(crate) struct Package {
     pub(crate) name: &'static str,
-    pub(crate) upstream_version: String,
+    /// With the revision, where there is one.
+    pub(crate) version: String,
     pub(crate) depends: &'static str,
     pub(crate) recommends: &'static str,
     pub(crate) description: &'static str,
@@ -31,6 +28,8 @@ pub(crate) struct Package {
     pub(crate) postinst: &'static str,
     /// Runs before removal; empty for none.
     pub(crate) prerm: &'static str,
+    /// Runs after removal and when it is purged; empty for none.
+    pub(crate) postrm: &'static str,
 }
 
 /// A file of a package.
@@ -40,6 +39,8 @@ pub(crate) enum PackagedFile {
     Program { from: PathBuf, to: &'static str },
     /// A text, mode 644.
     Text { text: &'static str, to: &'static str },
+    /// An empty directory, mode 755.
+    Directory { to: &'static str },
 }
 
 /// A package that was built, with what an index says of it.
@@ -53,10 +54,6 @@ pub(crate) struct Built {
 }
 
 impl Package {
-    pub(crate) fn version(&self) -> String {
-        format!("{}-{REVISION}", self.upstream_version)
-    }
-
     /// Builds the package into `directory`, with `work` as scratch.
     pub(crate) async fn build(&self, directory: &Path, work: &Path) -> Result<Built, Error> {
         let tree = work.join(format!("deb-{}", self.name));
@@ -65,12 +62,12 @@ impl Package {
         let meta = tree.join("DEBIAN");
         fs::create_dir_all(&meta).at("create", &meta)?;
         write(&meta.join("control"), control.as_bytes(), 0o644)?;
-        for (name, script) in [("postinst", self.postinst), ("prerm", self.prerm)] {
+        for (name, script) in [("postinst", self.postinst), ("prerm", self.prerm), ("postrm", self.postrm)] {
             if !script.is_empty() {
                 write(&meta.join(name), script.as_bytes(), 0o755)?;
             }
         }
-        let file_name = format!("{}_{}_{ARCHITECTURE}.deb", self.name, self.version());
+        let file_name = format!("{}_{}_{ARCHITECTURE}.deb", self.name, self.version);
         let file = directory.join(&file_name);
         // zstd: a quarter of xz's time to pack, and hosts unpack it while others wait for them.
         Program::new("dpkg-deb")
@@ -82,14 +79,16 @@ impl Package {
         let length = file.metadata().at("read", &file)?.len();
         let index_entry =
             format!("{control}Filename: ./{file_name}\nSize: {length}\nSHA256: {}\n", sha256_file(&file)?);
-        Ok(Built { name: self.name, version: self.version(), file_name, index_entry })
+        Ok(Built { name: self.name, version: self.version.clone(), file_name, index_entry })
     }
 
     /// Puts all files in their places; gives their size in KiB.
     fn lay_out(&self, tree: &Path) -> Result<u64, Error> {
         let mut bytes = 0;
         for file in &self.files {
-            let (PackagedFile::Program { to, .. } | PackagedFile::Text { to, .. }) = file;
+            let (PackagedFile::Program { to, .. }
+            | PackagedFile::Text { to, .. }
+            | PackagedFile::Directory { to }) = file;
             let target = tree.join(to.trim_start_matches('/'));
             if let Some(parent) = target.parent() {
                 fs::create_dir_all(parent).at("create", parent)?;
@@ -100,6 +99,11 @@ impl Package {
                     set_mode(&target, 0o755)?;
                 }
                 PackagedFile::Text { text, .. } => write(&target, text.as_bytes(), 0o644)?,
+                PackagedFile::Directory { .. } => {
+                    fs::create_dir_all(&target).at("create", &target)?;
+                    set_mode(&target, 0o755)?;
+                    continue;
+                }
             }
             bytes += target.metadata().at("read", &target)?.len();
         }
@@ -108,11 +112,10 @@ impl Package {
 
     fn control(&self, installed_size: u64) -> String {
         let mut text = String::new();
-        let version = self.version();
         let size = installed_size.to_string();
         for (field, value) in [
             ("Package", self.name),
-            ("Version", &version),
+            ("Version", &self.version),
             ("Architecture", ARCHITECTURE),
             ("Maintainer", MAINTAINER),
             ("Installed-Size", &size),
@@ -147,13 +150,14 @@ mod tests {
     fn the_control_file_leaves_empty_fields_out() {
         let package = Package {
             name: "kubectl",
-            upstream_version: "1.37.1".into(),
+            version: "1.37.1-1.1".into(),
             depends: "",
             recommends: "bash-completion",
             description: "command line client of Kubernetes",
             files: Vec::new(),
             postinst: "",
             prerm: "",
+            postrm: "",
         };
         assert_eq!(
             package.control(7),
