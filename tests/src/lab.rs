@@ -96,6 +96,14 @@ impl TestLab {
         ssh.stdin(script).run().await.with_context(|| format!("on {host}: {}", script.trim()))
     }
 
+    /// Puts a file of this computer onto a host, mode 644.
+    pub async fn copy(&self, host: &str, from: &Path, to: &str) -> anyhow::Result<()> {
+        let bytes = fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;
+        let ssh = self.lab.ssh(&host.parse()?).arg(format!("umask 022 && cat > '{to}'"));
+        ssh.stdin(bytes).run().await.with_context(|| format!("cannot copy {} to {host}", from.display()))?;
+        Ok(())
+    }
+
     /// The boot a host is in.
     pub async fn boot_id(&self, host: &str) -> anyhow::Result<String> {
         Ok(self.run(host, "cat /proc/sys/kernel/random/boot_id").await?.trim().to_owned())

@@ -3,8 +3,10 @@
 //! * [`harness`]: suites whose cases are skipped with a reason, never passed, where they cannot run;
 //! * [`api_server`]: a kube-apiserver and its etcd on loopback;
 //! * [`lab`]: hosts, [`faults`] on their network, and [`kubeadm`] by hand;
-//! * [`bundles`]: the Kubernetes both come from.
+//! * [`bundles`]: the Kubernetes both come from;
+//! * [`agent`]: the Debian package of node-agent.
 
+pub mod agent;
 pub mod api_server;
 pub mod audit;
 pub mod bundles;
@@ -12,11 +14,11 @@ pub mod faults;
 pub mod harness;
 pub mod holder;
 pub mod http_server;
-mod infrop_program;
 mod keeper;
 pub mod kubeadm;
 pub mod lab;
 mod pki;
+mod programs;
 pub mod setup;
 
-pub use infrop_program::{cargo, infrop, infrop_path};
+pub use programs::{cargo, infrop, infrop_path, node_agent_path};

@@ -1,11 +1,13 @@
 //! `cargo xtask`: the commands of development.
 
+mod package;
 mod suites;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 use images::steps::Steps;
+use tokio::process::Command;
 
 /// Sets up a machine for the tests and runs them.
 #[derive(Debug, Parser)]
@@ -18,6 +20,12 @@ enum Xtask {
         #[arg(long)]
         quick: bool,
     },
+    /// Build the Debian package of node-agent and print where it is.
+    Package {
+        /// Of the dev profile: builds faster, runs slower.
+        #[arg(long)]
+        debug: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -28,6 +36,10 @@ fn main() -> ExitCode {
             match Xtask::parse() {
                 Xtask::Setup => tests::setup::run(true, &steps).await.map(|()| true),
                 Xtask::Test { quick } => suites::run(quick, &steps).await,
+                Xtask::Package { debug } => {
+                    println!("{}", package::run(debug, &steps).await?.display());
+                    Ok(true)
+                }
             }
         })
     };
@@ -39,4 +51,11 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Cargo, ended with whoever waits for it.
+fn cargo() -> Command {
+    let mut command = Command::from(tests::cargo());
+    command.kill_on_drop(true);
+    command
 }

@@ -15,8 +15,10 @@ use tokio::{
     process::Command,
 };
 
+use crate::cargo;
+
 /// Suites on hosts.
-const HOST_SUITES: [&str; 2] = ["lab", CLUSTER_SUITE];
+const HOST_SUITES: [&str; 3] = ["lab", "agent_package", CLUSTER_SUITE];
 
 /// The longest suite. It spends its minutes waiting for kubeadm.
 const CLUSTER_SUITE: &str = "first_cluster";
@@ -57,12 +59,6 @@ pub(crate) async fn run(quick: bool, steps: &Steps) -> anyhow::Result<bool> {
     let Tally { passed, failed, skipped } = total;
     println!("{passed} passed, {failed} failed, {skipped} skipped");
     Ok(failed == 0)
-}
-
-fn cargo() -> Command {
-    let mut command = Command::from(::tests::cargo());
-    command.kill_on_drop(true);
-    command
 }
 
 /// Builds all test programs of the workspace.
