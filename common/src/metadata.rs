@@ -9,11 +9,12 @@ use std::{
     path::PathBuf,
 };
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     KubernetesVersion,
-    plan::Plan,
+    plan::{Plan, PlanId},
     software::{SoftwareName, SoftwareVersion},
 };
 
@@ -43,6 +44,22 @@ pub struct Metadata {
     /// Contents the host is to have.
     #[serde(default)]
     pub configuration: Configuration,
+}
+
+/// What an agent tells the provider when the host has reached its metadata's plan.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InitializedMark {
+    /// The Node's name.
+    pub node: NodeName,
+    /// The metadata's plan.
+    pub plan: PlanId,
+    /// When.
+    pub at: Timestamp,
+    /// In which boot.
+    pub boot_id: String,
+    /// By which agent.
+    pub agent_version: String,
 }
 
 /// The form of the document.

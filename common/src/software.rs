@@ -1,8 +1,9 @@
 //! Names and versions of software, as they stand in annotations: text from outside, so both are narrow.
 
-use std::{fmt, str::FromStr};
+use std::{collections::BTreeMap, fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 /// A name is part of an annotation's key, whose prefix may have 253 characters in labels of 63.
@@ -66,9 +67,36 @@ impl SoftwareVersion {
 
     /// The version of a content: a hash of its canonical JSON.
     pub fn of_content(content: &impl Serialize) -> Result<Self, serde_json::Error> {
-        // Maps are ordered in all content types, so the same content is the same text.
-        let text = serde_json::to_vec(content)?;
-        Ok(Self(format!("{HASH_PREFIX}{}", hexadecimal(&text, HASH_DIGITS))))
+        let mut text = String::new();
+        write_canonical(&serde_json::to_value(content)?, &mut text);
+        Ok(Self(format!("{HASH_PREFIX}{}", hexadecimal(text.as_bytes(), HASH_DIGITS))))
+    }
+}
+
+/// JSON with sorted keys and no white space, however the JSON library is built: the same content must be the same
+/// text on every host.
+fn write_canonical(value: &Value, text: &mut String) {
+    match value {
+        Value::Object(fields) => {
+            let sorted: BTreeMap<&String, &Value> = fields.iter().collect();
+            text.push('{');
+            for (key, value) in sorted {
+                text.push_str(&Value::from(key.as_str()).to_string());
+                text.push(':');
+                write_canonical(value, text);
+                text.push(',');
+            }
+            text.push('}');
+        }
+        Value::Array(values) => {
+            text.push('[');
+            for value in values {
+                write_canonical(value, text);
+                text.push(',');
+            }
+            text.push(']');
+        }
+        plain => text.push_str(&plain.to_string()),
     }
 }
 
@@ -160,6 +188,16 @@ mod tests {
     fn an_error_never_repeats_much_of_the_text_or_its_control_characters() {
         let error = "\u{1b}".repeat(200_000).parse::<SoftwareVersion>().unwrap_err().to_string();
         assert!(error.len() < 500 && !error.contains('\u{1b}'), "{error}");
+    }
+
+    #[test]
+    fn a_contents_version_does_not_depend_on_the_order_of_fields_and_never_changes() {
+        let content = serde_json::json!({ "b": ["x", 1, null], "a": { "d": true, "c": "\"" } });
+        let other = serde_json::json!({ "a": { "c": "\"", "d": true }, "b": ["x", 1, null] });
+        let version = SoftwareVersion::of_content(&content).unwrap();
+        assert_eq!(version, SoftwareVersion::of_content(&other).unwrap());
+        // infrop and node-agent of different releases compare these.
+        assert_eq!(version.as_str(), "sha256:a73cdb425265cd0a");
     }
 
     #[test]

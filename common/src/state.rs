@@ -102,6 +102,8 @@ codes! {
         SkewMixedVersions,
         /// The API server does not answer, and the agent waits a while for it.
         ApiUnreachable,
+        /// The API server does not let the agent write on its Node.
+        ApiRefused,
         /// Software is being changed.
         ChangingSoftware,
         /// The plan needs a restart of the host.

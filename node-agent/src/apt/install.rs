@@ -1,0 +1,234 @@
+//! Installing exactly one version of a package, and holding it there.
+
+use std::time::Duration;
+
+use common::{KubernetesVersion, metadata::Repository, state::Reason};
+use program::Program;
+
+use super::{packages::Packages, repositories, upstream};
+use crate::{failure::Failure, host::Host};
+
+/// Another program may be busy with packages; longer than a usual run of it, shorter than a person waits.
+const LOCK_PATIENCE_SECONDS: u32 = 60;
+
+/// A slow mirror and a big package; what takes longer hangs.
+const LIMIT: Duration = Duration::from_mins(20);
+
+/// Which version of a package is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted<'a> {
+    /// This Debian version.
+    Exact(&'a str),
+    /// The newest build of this upstream version.
+    Upstream(&'a str),
+}
+
+impl Wanted<'_> {
+    /// Whether a Debian version is the wanted one.
+    pub fn is(self, version: &str) -> bool {
+        match self {
+            Self::Exact(wanted) => version == wanted,
+            Self::Upstream(wanted) => upstream(version) == wanted,
+        }
+    }
+}
+
+/// Installs a package in the wanted version from the repositories of the host, and holds it.
+pub async fn install(
+    host: &Host,
+    repositories: &[Repository],
+    kubernetes: Option<&KubernetesVersion>,
+    package: &str,
+    wanted: Wanted<'_>,
+) -> Result<(), Failure> {
+    let sources = repositories
+        .iter()
+        .map(|repository| repositories::configure(host, repository, kubernetes))
+        .collect::<Result<Vec<_>, _>>()?;
+    let packages = Packages::observe(host).await?;
+    if !packages.unfinished().is_empty() {
+        // A power cut or a failed script left these half done. If they cannot be finished, the new version may
+        // still replace them, so its own failure is the one to tell.
+        let program = debian(Program::new("dpkg")).args(["--configure", "--pending"]).timeout(LIMIT);
+        if let Err(error) = host.run(program).await {
+            tracing::warn!(packages = ?packages.unfinished(), %error, "unfinished packages stay unfinished");
+        }
+    }
+    // Lists of another Kubernetes version may be there, so they are always fetched anew.
+    for source in sources.into_iter().flatten() {
+        host.run(repositories::update(&source)).await.map_err(|error| classify(&error))?;
+    }
+    let version = candidate(host, package, wanted).await?;
+    let program = apt_get()
+        .args(["install", "--yes", "--no-install-recommends"])
+        // We hold it ourselves; a plan may also name an older build.
+        .args(["--allow-change-held-packages", "--allow-downgrades"])
+        // Files the administrator changed stay; contents are a software of their own.
+        .args(["-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold"])
+        .arg(format!("{package}={version}"));
+    host.run(program).await.map_err(|error| classify(&error))?;
+    host.run(debian(Program::new("apt-mark")).args(["hold", package]))
+        .await
+        .map_err(|error| classify(&error))?;
+    Ok(())
+}
+
+async fn candidate(host: &Host, package: &str, wanted: Wanted<'_>) -> Result<String, Failure> {
+    let table = host
+        .run(debian(Program::new("apt-cache")).args(["madison", package]))
+        .await
+        .map_err(|error| classify(&error))?;
+    // `package | version | source`, newest first.
+    let versions: Vec<&str> =
+        table.lines().filter_map(|line| line.split('|').nth(1)).map(str::trim).collect();
+    versions.iter().find(|version| wanted.is(version)).map(|version| (*version).to_owned()).ok_or_else(|| {
+        let (Wanted::Exact(wanted) | Wanted::Upstream(wanted)) = wanted;
+        let offer = match versions.as_slice() {
+            [] => "no repository has that package".to_owned(),
+            some => format!("there is {}", some.join(", ")),
+        };
+        Failure::new(Reason::PackageNotFound, format!("no repository has {package} {wanted}: {offer}"))
+    })
+}
+
+/// apt-get, patient with locks and asking nobody.
+pub(super) fn apt_get() -> Program {
+    debian(Program::new("apt-get"))
+        .arg("-o")
+        .arg(format!("DPkg::Lock::Timeout={LOCK_PATIENCE_SECONDS}"))
+        .timeout(LIMIT)
+}
+
+fn debian(program: Program) -> Program {
+    program
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        // Messages are read below, in the one language that does not change.
+        .env("LC_ALL", "C.UTF-8")
+        // It would restart services by itself; which restart and when is the plan's business.
+        .env("NEEDRESTART_SUSPEND", "1")
+        .env("APT_LISTCHANGES_FRONTEND", "none")
+}
+
+/// The code for what apt and dpkg say. It is for people and programs to look at; nothing is decided by it.
+fn classify(error: &program::Error) -> Failure {
+    let stderr = error.stderr();
+    let says = |texts: &[&str]| texts.iter().any(|text| stderr.contains(text));
+    let reason =
+        if says(&["No space left on device", "don't have enough free space", "not enough free disk space"]) {
+            Reason::DiskFull
+        } else if says(&[
+            "Could not get lock",
+            "Unable to acquire the dpkg frontend lock",
+            "was locked by another process",
+        ]) {
+            Reason::PackageLockHeld
+        } else if says(&[
+            "is not signed",
+            "NO_PUBKEY",
+            "BADSIG",
+            "EXPKEYSIG",
+            "REVKEYSIG",
+            "couldn't be verified",
+            "is no longer signed",
+            "Hash Sum mismatch",
+            "signatures were invalid",
+            "unsupported filetype",
+        ]) {
+            Reason::RepositoryUntrusted
+        } else if says(&["Unable to locate package", "was not found", "has no installation candidate"]) {
+            Reason::PackageNotFound
+        } else if says(&[
+            "Failed to fetch",
+            "Could not resolve",
+            "Could not connect",
+            "does not have a Release file",
+        ]) {
+            Reason::RepositoryUnreachable
+        } else {
+            Reason::PackageFailed
+        };
+    Failure::of(reason, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::fake::FakeHost;
+
+    const MADISON: &str = "kubectl | 1.37.1-1.2 | x\nkubectl | 1.37.1-1.1 | x\nkubectl | 1.36.4-1.1 | x\n";
+
+    async fn run(fake: &FakeHost, wanted: Wanted<'_>) -> Result<(), Failure> {
+        install(&fake.host, &[], None, "kubectl", wanted).await
+    }
+
+    fn installing(command: &str) -> bool {
+        command.starts_with("apt-get") && command.contains(" install ")
+    }
+
+    #[tokio::test]
+    async fn the_newest_build_of_the_version_is_installed_and_held() {
+        let fake = FakeHost::new(|command| {
+            Ok(if command.starts_with("apt-cache") { MADISON.to_owned() } else { String::new() })
+        });
+        run(&fake, Wanted::Upstream("1.37.1")).await.unwrap();
+        run(&fake, Wanted::Exact("1.36.4-1.1")).await.unwrap();
+        let commands = fake.commands();
+        let installs: Vec<&String> = commands.iter().filter(|command| installing(command)).collect();
+        assert!(installs[0].ends_with("kubectl=1.37.1-1.2") && installs[1].ends_with("kubectl=1.36.4-1.1"));
+        assert_eq!(commands.iter().filter(|command| *command == "apt-mark hold kubectl").count(), 2);
+        assert!(!commands.iter().any(|command| command.starts_with("dpkg --configure")));
+    }
+
+    #[tokio::test]
+    async fn a_version_nobody_has_is_not_found_and_the_others_are_named() {
+        let fake = FakeHost::new(|command| {
+            Ok(if command.starts_with("apt-cache") { MADISON.to_owned() } else { String::new() })
+        });
+        let error = run(&fake, Wanted::Upstream("1.38.0")).await.unwrap_err();
+        assert_eq!(error.reason, Reason::PackageNotFound);
+        assert!(error.message.contains("1.36.4-1.1"), "{error}");
+        assert!(!fake.commands().iter().any(|command| installing(command)));
+    }
+
+    #[tokio::test]
+    async fn unfinished_packages_are_finished_first_and_their_failure_does_not_matter() {
+        let fake = FakeHost::new(|command| match command {
+            _ if command.starts_with("dpkg-query") => Ok("kubectl\t1.37.1-1.1\tiF \n".to_owned()),
+            _ if command.starts_with("dpkg ") => Err("post-installation script failed".to_owned()),
+            _ if command.starts_with("apt-cache") => Ok(MADISON.to_owned()),
+            _ => Ok(String::new()),
+        });
+        run(&fake, Wanted::Upstream("1.37.1")).await.unwrap();
+        assert!(fake.commands().iter().any(|command| command == "dpkg --configure --pending"));
+    }
+
+    #[tokio::test]
+    async fn what_apt_says_has_a_code() {
+        for (stderr, reason) in [
+            (
+                "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 7",
+                Reason::PackageLockHeld,
+            ),
+            ("dpkg: error: dpkg frontend lock was locked by another process", Reason::PackageLockHeld),
+            ("dpkg: unable to write: No space left on device", Reason::DiskFull),
+            ("E: You don't have enough free space in /var/cache/apt/archives/.", Reason::DiskFull),
+            ("E: The repository 'file:/x ./ InRelease' is not signed.", Reason::RepositoryUntrusted),
+            ("W: GPG error: x InRelease: NO_PUBKEY 1234", Reason::RepositoryUntrusted),
+            ("E: Failed to fetch http://x  Could not connect", Reason::RepositoryUnreachable),
+            ("E: Version '9' for 'kubectl' was not found", Reason::PackageNotFound),
+            (
+                "subprocess installed post-installation script returned error exit status 1",
+                Reason::PackageFailed,
+            ),
+        ] {
+            let fake = FakeHost::new(move |command| match command {
+                _ if command.starts_with("apt-cache") => Ok(MADISON.to_owned()),
+                _ if installing(command) => Err(stderr.to_owned()),
+                _ => Ok(String::new()),
+            });
+            let error = run(&fake, Wanted::Upstream("1.37.1")).await.unwrap_err();
+            assert_eq!(error.reason, reason, "{stderr}");
+            assert!(error.message.contains(stderr), "{error}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! `node-agent plan`: what the service would do now.
+
+use std::path::PathBuf;
+
+use common::{
+    annotations::{self, Request},
+    plan::{Plan, PlanId},
+    state::{Phase, Reason},
+};
+use jiff::{SignedDuration, Timestamp};
+use serde::Serialize;
+
+use super::{CHANGES, DONE, Output, status};
+use crate::{
+    config::{self, Settings},
+    decide::{Asked, Decision, Snapshot, decide},
+    engine::JOURNAL,
+    host::Host,
+    journal::Journal,
+    node::{OwnNode, View},
+    observe,
+    status::{Change, SoftwareStatus, software},
+};
+
+/// What is printed as JSON.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Answer {
+    plan: Option<PlanId>,
+    /// Whether anything on the host differs from the plan.
+    changes: bool,
+    next: String,
+    /// Why the next thing is not done now, if it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blocked: Option<Blocked>,
+    software: Vec<SoftwareStatus>,
+}
+
+#[derive(Debug, Serialize)]
+struct Blocked {
+    phase: Phase,
+    reason: Reason,
+    message: String,
+}
+
+pub(super) async fn run(root: PathBuf, output: Output) -> anyhow::Result<u8> {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let host = Host::this_machine(root);
+    let settings = Settings::read(&host.path(config::DIRECTORY))?;
+    let mut journal = Journal::read(&host.path(JOURNAL))?;
+    let node = OwnNode::new(super::node_name(&settings)?, host.path(&settings.config.kubeconfig));
+    let asked = ask(&node, &settings).await?;
+    let plan = match &asked {
+        Asked::Metadata(plan) | Asked::Node(Ok(Request { plan: Some(plan), .. })) => Some(plan.clone()),
+        Asked::Nothing | Asked::Node(_) | Asked::Silence { .. } => None,
+    };
+    let seen =
+        observe::observe(&host, &settings.contents, &settings.config.kubeconfig, plan.as_ref()).await?;
+    let cluster = if seen.facts.joined { node.cluster_version().await.ok() } else { None };
+    if let (Some(plan), Asked::Node(_)) = (&plan, &asked) {
+        skip_acceptance(&mut journal, plan);
+    }
+    let decision = decide(&Snapshot {
+        now: Timestamp::now(),
+        asked: &asked,
+        host: &seen,
+        journal: &journal,
+        cluster: cluster.as_ref(),
+        api_patience: SignedDuration::ZERO,
+    });
+    let software = software(&seen, plan.as_ref());
+    let changes = software.iter().any(|one| one.change != Change::None);
+    let blocked = match &decision {
+        Decision::Rest(rest) if changes => {
+            Some(Blocked { phase: rest.phase, reason: rest.reason, message: rest.message.clone() })
+        }
+        _ => None,
+    };
+    let answer =
+        Answer { plan: plan.map(|plan| plan.id()), changes, next: decision.to_string(), blocked, software };
+    match output {
+        Output::Json => println!("{}", serde_json::to_string_pretty(&answer)?),
+        Output::Text => print(&answer),
+    }
+    Ok(if changes { CHANGES } else { DONE })
+}
+
+/// Reads the Node once, or the metadata if there is no cluster.
+async fn ask(node: &OwnNode, settings: &Settings) -> anyhow::Result<Asked> {
+    let view = node.view();
+    if *view.borrow() == View::NoCredential {
+        return Ok(match &settings.metadata {
+            Some(metadata) => Asked::Metadata(metadata.plan()?),
+            None => Asked::Nothing,
+        });
+    }
+    node.read().await?;
+    let view = view.borrow();
+    match &*view {
+        View::Seen { annotations, .. } => Ok(Asked::Node(annotations::read_request(annotations))),
+        View::NoCredential | View::Silent { .. } => Ok(Asked::Silence { since: Timestamp::now() }),
+    }
+}
+
+/// Shows the first change instead of "begin the plan".
+fn skip_acceptance(journal: &mut Journal, plan: &Plan) {
+    let begun = journal.active.as_ref().is_some_and(|active| active.plan.id() == plan.id());
+    let quarantined = journal.quarantine.as_ref().is_some_and(|one| one.plan == plan.id());
+    if !begun && !quarantined {
+        journal.accept(plan.clone(), crate::journal::Origin::Node, Timestamp::now());
+    }
+}
+
+fn print(answer: &Answer) {
+    let Answer { plan, changes, next, blocked, software } = answer;
+    match plan {
+        Some(plan) => println!("plan {plan}"),
+        None => println!("no plan"),
+    }
+    status::print_software(software);
+    match (changes, blocked) {
+        (false, _) => println!("nothing to do"),
+        (true, None) => println!("next: {next}"),
+        (true, Some(Blocked { phase, reason, message })) => {
+            println!("not now: {phase} ({reason}): {message}")
+        }
+    }
+}

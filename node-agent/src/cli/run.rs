@@ -1,0 +1,105 @@
+//! `node-agent run`: the service.
+
+use std::{path::PathBuf, sync::Arc};
+
+use anyhow::Context;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+};
+use tracing_subscriber::{EnvFilter, layer::SubscriberExt, util::SubscriberInitExt};
+
+use crate::{
+    config::{self, Settings},
+    engine::{Engine, JOURNAL},
+    host::Host,
+    journal::Journal,
+    node::OwnNode,
+    notify, socket,
+    status::Shared,
+    watch_files::watch_files,
+};
+
+pub(super) async fn run(root: PathBuf) -> anyhow::Result<()> {
+    log_as_a_service();
+    // Fails only if there is one already, and then it is this one.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let host = Host::this_machine(root);
+    let directory = host.path(config::DIRECTORY);
+    let settings = Settings::read(&directory)?;
+    let journal = Journal::read(&host.path(JOURNAL))?;
+    let kubeconfig = host.path(&settings.config.kubeconfig);
+    let node = Arc::new(OwnNode::new(super::node_name(&settings)?, kubeconfig.clone()));
+    let shared = Arc::new(Shared::default());
+    let (files, changes) = watch::channel(());
+    let (stop, stopped) = watch::channel(false);
+    let metrics_address = settings.config.metrics_address;
+    let watched = [kubeconfig.parent().map(PathBuf::from), Some(directory.clone())];
+    let engine = Engine::new(
+        directory.clone(),
+        settings,
+        host.clone(),
+        Arc::clone(&node),
+        journal,
+        Arc::clone(&shared),
+        changes.clone(),
+        stopped,
+    );
+
+    let mut watched: Vec<PathBuf> = watched.into_iter().flatten().collect();
+    watched.push(directory.join("configuration.d"));
+    watch_files(watched, files);
+    tokio::spawn(async move { node.follow(changes).await });
+    tokio::spawn(notify::feed_watchdog());
+    tokio::spawn(end_with_signals(stop));
+    let socket = tokio::spawn(socket::serve(host.path(socket::PATH), Arc::clone(&shared)));
+    let metrics = tokio::spawn(async move {
+        match metrics_address {
+            Some(address) => socket::serve_metrics(address, shared).await,
+            None => std::future::pending().await,
+        }
+    });
+    tokio::select! {
+        () = engine.run() => {}
+        result = socket => result?.context("cannot serve the local socket")?,
+        result = metrics => result?.context("cannot serve metrics")?,
+    }
+    notify::stopping();
+    // A retry of the agent must not find the socket of this one.
+    crate::files::remove(&host.path(socket::PATH))?;
+    Ok(())
+}
+
+async fn end_with_signals(stop: watch::Sender<bool>) {
+    let (Ok(mut terminate), Ok(mut interrupt)) =
+        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        // Without handlers the signals end the process by themselves.
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tracing::info!("stopping after the step under way");
+    stop.send_replace(true);
+}
+
+fn filter() -> EnvFilter {
+    EnvFilter::try_from_env("NODE_AGENT_LOG").unwrap_or_else(|_| EnvFilter::new("info"))
+}
+
+/// To journald with fields where systemd runs us, else to stderr.
+fn log_as_a_service() {
+    let journald = std::env::var_os("JOURNAL_STREAM").and_then(|_| tracing_journald::layer().ok());
+    match journald {
+        Some(layer) => tracing_subscriber::registry().with(filter()).with(layer).init(),
+        None => tracing_subscriber::fmt().with_env_filter(filter()).with_writer(std::io::stderr).init(),
+    }
+}
+
+/// For commands of people: only what is wrong.
+pub(super) fn log_to_stderr() {
+    let filter = EnvFilter::try_from_env("NODE_AGENT_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}

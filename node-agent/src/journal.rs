@@ -1,0 +1,424 @@
+//! What must survive a crash: which plan is under way, which step of it, how often it was tried.
+//!
+//! A small JSON file, replaced in one step and written through to the disk before the step it tells of begins.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use common::{
+    plan::{Plan, PlanId},
+    software::SoftwareName,
+    state::Reason,
+};
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::{failure::Failure, files, observe::BootId};
+
+/// The form of the file. An agent refuses to read a later one: it would lose what it does not know.
+const FORMAT: u32 = 1;
+
+/// No retry waits longer.
+const LONGEST_DELAY: SignedDuration = SignedDuration::from_mins(5);
+
+/// The content of the journal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Journal {
+    format: u32,
+    /// The initial metadata's plan that was reached and told to the provider.
+    pub initialized: Option<PlanId>,
+    /// The plan that `ready` speaks of.
+    pub observed: Option<PlanId>,
+    /// Whether the host is at that plan.
+    pub ready: bool,
+    /// The plan under way.
+    pub active: Option<Active>,
+    /// The plan that failed too often.
+    pub quarantine: Option<Quarantine>,
+    /// When a plan was last finished.
+    pub last_success: Option<Timestamp>,
+}
+
+/// A plan under way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Active {
+    /// The plan.
+    pub plan: Plan,
+    /// Who asked for it.
+    pub origin: Origin,
+    /// The attempt this is, from 1.
+    pub attempt: u32,
+    /// When it began.
+    pub since: Timestamp,
+    /// The step that has begun and not ended.
+    pub step: Option<Step>,
+    /// Why the last attempt failed.
+    pub failure: Option<Failed>,
+    /// Not before this.
+    pub retry_at: Option<Timestamp>,
+    /// The boot in which this plan's reboot was ordered.
+    pub rebooted_from: Option<BootId>,
+}
+
+/// Who asked for a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Origin {
+    /// The initial metadata.
+    Metadata,
+    /// Annotations of the Node.
+    Node,
+}
+
+/// A step that changes the host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Step {
+    /// Changing a software.
+    Change(SoftwareName),
+    /// Restarting the host.
+    Reboot,
+}
+
+/// Why something failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Failed {
+    /// The code.
+    pub reason: Reason,
+    /// The sentence.
+    pub message: String,
+}
+
+/// A plan that failed too often.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Quarantine {
+    /// The plan.
+    pub plan: PlanId,
+    /// Why.
+    #[serde(flatten)]
+    pub failure: Failed,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+/// How often and how fast a plan is tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Attempts before quarantine.
+    pub attempts: u32,
+    /// The delay before the second attempt.
+    pub delay: SignedDuration,
+}
+
+/// A journal that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// It cannot be read.
+    #[error("cannot read the journal {}", .path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A later node-agent wrote it.
+    #[error(
+        "the journal {} has form {found}, and this node-agent knows forms up to {FORMAT}: install the later version again",
+        .path.display()
+    )]
+    TooNew {
+        /// The file.
+        path: PathBuf,
+        /// Its form.
+        found: u32,
+    },
+}
+
+impl Default for Journal {
+    fn default() -> Self {
+        Self {
+            format: FORMAT,
+            initialized: None,
+            observed: None,
+            ready: false,
+            active: None,
+            quarantine: None,
+            last_success: None,
+        }
+    }
+}
+
+impl Journal {
+    /// Reads the journal; a host without one has done nothing yet.
+    pub fn read(path: &Path) -> Result<Self, JournalError> {
+        let unreadable = |source| JournalError::Unreadable { path: path.to_owned(), source };
+        let Some(text) = files::read(path).map_err(unreadable)? else { return Ok(Self::default()) };
+        #[derive(Deserialize)]
+        struct Form {
+            format: u32,
+        }
+        if let Ok(Form { format: found }) = serde_json::from_str(&text)
+            && found > FORMAT
+        {
+            return Err(JournalError::TooNew { path: path.to_owned(), found });
+        }
+        match serde_json::from_str(&text) {
+            Ok(journal) => Ok(journal),
+            Err(error) => {
+                // We replace it in one step, so someone else wrote it. Without it a plan starts again from the
+                // first attempt, which is safe; the text is kept for people.
+                let aside = path.with_extension("damaged");
+                std::fs::rename(path, &aside).map_err(unreadable)?;
+                tracing::error!(%error, kept = %aside.display(), "the journal is damaged; starting a new one");
+                Ok(Self::default())
+            }
+        }
+    }
+
+    /// Writes it through to the disk.
+    pub fn write(&self, path: &Path) -> Result<(), Failure> {
+        let text = serde_json::to_vec_pretty(self)
+            .map_err(|error| Failure::of(Reason::ConfigurationFailed, &error))?;
+        files::write(path, &text, 0o600).map_err(|error| Failure::io("write", path, &error))
+    }
+
+    /// A plan begins; whatever was before is over.
+    pub fn accept(&mut self, plan: Plan, origin: Origin, now: Timestamp) {
+        self.observed = Some(plan.id());
+        self.ready = false;
+        self.quarantine = None;
+        self.active = Some(Active {
+            plan,
+            origin,
+            attempt: 1,
+            since: now,
+            step: None,
+            failure: None,
+            retry_at: None,
+            rebooted_from: None,
+        });
+    }
+
+    /// A step is about to begin. Written before it does.
+    pub fn begin(&mut self, step: Step, boot: &BootId) {
+        if let Some(active) = &mut self.active {
+            if step == Step::Reboot {
+                active.rebooted_from = Some(boot.clone());
+            }
+            active.step = Some(step);
+            active.retry_at = None;
+        }
+    }
+
+    /// The step ended well.
+    pub fn end_step(&mut self) {
+        if let Some(active) = &mut self.active {
+            active.step = None;
+        }
+    }
+
+    /// The attempt failed: another one later, or quarantine. `jitter` is between 0 and 1.
+    pub fn fail(&mut self, failure: Failed, now: Timestamp, limits: Limits, jitter: f64) {
+        let Some(active) = &mut self.active else { return };
+        active.step = None;
+        if active.attempt >= limits.attempts {
+            return self.give_up(failure, now);
+        }
+        let doublings = active.attempt.saturating_sub(1).min(16);
+        let delay = limits.delay.saturating_mul(1 << doublings).min(LONGEST_DELAY);
+        // Up to a quarter more, so that many hosts do not come back to a mirror at once.
+        let delay = delay.saturating_add(delay.mul_f64_saturating(jitter.clamp(0.0, 1.0) / 4.0));
+        active.attempt += 1;
+        active.failure = Some(failure);
+        active.retry_at = now.checked_add(delay).ok();
+    }
+
+    /// The plan is not tried again.
+    pub fn give_up(&mut self, failure: Failed, now: Timestamp) {
+        let Some(active) = self.active.take() else { return };
+        self.quarantine =
+            Some(Quarantine { plan: active.plan.id(), failure, attempts: active.attempt, since: now });
+    }
+
+    /// What a start of the agent makes of a step that never ended: a reboot that happened is done; everything else
+    /// was cut off, which counts as an attempt, for it may be the step that brings the host down.
+    pub fn recover(&mut self, boot: &BootId, now: Timestamp, limits: Limits) {
+        let Some(active) = &mut self.active else { return };
+        let Some(step) = active.step.take() else { return };
+        match step {
+            Step::Reboot if active.rebooted_from.as_ref() != Some(boot) => {}
+            Step::Reboot => {
+                let message = "the host did not restart although it was asked to".to_owned();
+                self.fail(Failed { reason: Reason::RebootFailed, message }, now, limits, 0.0);
+            }
+            Step::Change(software) => {
+                let message = format!("node-agent or the host ended while {software} was being changed");
+                self.fail(Failed { reason: Reason::Interrupted, message }, now, limits, 0.0);
+                if let Some(active) = &mut self.active {
+                    // Nothing to wait for: nobody refused anything.
+                    active.retry_at = None;
+                }
+            }
+        }
+    }
+
+    /// The plan is reached.
+    pub fn finish(&mut self, now: Timestamp) {
+        if let Some(active) = self.active.take() {
+            if active.origin == Origin::Metadata {
+                self.initialized = Some(active.plan.id());
+            }
+            self.observed = Some(active.plan.id());
+            self.ready = true;
+            self.last_success = Some(now);
+        }
+    }
+
+    /// A person says: try again.
+    pub fn retry(&mut self) -> bool {
+        let quarantined = self.quarantine.take().is_some();
+        if let Some(active) = &mut self.active {
+            active.retry_at = None;
+        }
+        quarantined
+    }
+}
+
+/// Multiplication that ends at the longest value instead of failing.
+trait Scale {
+    fn mul_f64_saturating(self, factor: f64) -> Self;
+}
+
+impl Scale for SignedDuration {
+    fn mul_f64_saturating(self, factor: f64) -> Self {
+        SignedDuration::try_from_secs_f64(self.as_secs_f64() * factor).unwrap_or(SignedDuration::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits { attempts: 3, delay: SignedDuration::from_secs(10) };
+
+    fn plan() -> Plan {
+        Plan::new([("kubelet".parse().unwrap(), "1.37.1".parse().unwrap())].into())
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn failed() -> Failed {
+        Failed { reason: Reason::PackageFailed, message: "x".into() }
+    }
+
+    fn accepted() -> Journal {
+        let mut journal = Journal::default();
+        journal.accept(plan(), Origin::Node, at(0));
+        journal
+    }
+
+    #[test]
+    fn it_survives_the_disk() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("journal.json");
+        assert_eq!(Journal::read(&path).unwrap(), Journal::default());
+        let mut journal = accepted();
+        journal.begin(Step::Change("kubelet".parse().unwrap()), &BootId::new("b"));
+        journal.write(&path).unwrap();
+        assert_eq!(Journal::read(&path).unwrap(), journal);
+        journal.fail(failed(), at(1), Limits { attempts: 1, ..LIMITS }, 0.0);
+        journal.write(&path).unwrap();
+        assert_eq!(Journal::read(&path).unwrap(), journal);
+    }
+
+    #[test]
+    fn a_later_form_is_refused_and_a_damaged_file_is_kept_aside() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("journal.json");
+        std::fs::write(&path, r#"{"format": 2, "other": []}"#).unwrap();
+        assert!(matches!(Journal::read(&path), Err(JournalError::TooNew { found: 2, .. })));
+        std::fs::write(&path, "{").unwrap();
+        assert_eq!(Journal::read(&path).unwrap(), Journal::default());
+        assert_eq!(std::fs::read_to_string(directory.path().join("journal.damaged")).unwrap(), "{");
+    }
+
+    #[test]
+    fn attempts_are_counted_with_growing_delays_until_quarantine() {
+        let mut journal = accepted();
+        journal.fail(failed(), at(0), LIMITS, 0.0);
+        assert_eq!(journal.active.as_ref().unwrap().retry_at, Some(at(10)));
+        journal.fail(failed(), at(100), LIMITS, 1.0);
+        assert_eq!(journal.active.as_ref().unwrap().retry_at, Some(at(125)));
+        journal.fail(failed(), at(200), LIMITS, 0.0);
+        assert!(journal.active.is_none() && !journal.ready);
+        let quarantine = journal.quarantine.clone().unwrap();
+        assert_eq!((quarantine.attempts, quarantine.plan, quarantine.failure), (3, plan().id(), failed()));
+        // A person, or another plan, starts over.
+        assert!(journal.retry());
+        journal.accept(plan(), Origin::Node, at(300));
+        assert_eq!(journal.active.as_ref().unwrap().attempt, 1);
+    }
+
+    #[test]
+    fn the_longest_delay_is_bounded() {
+        let mut journal = accepted();
+        let limits = Limits { attempts: 100, ..LIMITS };
+        for _ in 0..60 {
+            journal.fail(failed(), at(0), limits, 1.0);
+        }
+        assert_eq!(journal.active.unwrap().retry_at, Some(at(375)));
+    }
+
+    #[test]
+    fn a_start_in_the_middle_of_a_step_counts_and_a_reboot_is_proved_by_another_boot() {
+        let (one, two) = (BootId::new("one"), BootId::new("two"));
+        let mut cut = accepted();
+        cut.begin(Step::Change("kubelet".parse().unwrap()), &one);
+        cut.recover(&one, at(1), LIMITS);
+        let active = cut.active.clone().unwrap();
+        assert_eq!((active.attempt, active.failure.unwrap().reason), (2, Reason::Interrupted));
+        // Starting again between two steps counts nothing.
+        cut.recover(&one, at(1), LIMITS);
+        assert_eq!(cut.active.unwrap().attempt, 2);
+
+        let mut rebooting = accepted();
+        rebooting.begin(Step::Reboot, &one);
+        let mut stuck = rebooting.clone();
+        rebooting.recover(&two, at(1), LIMITS);
+        assert_eq!(rebooting.active.unwrap().attempt, 1);
+        stuck.recover(&one, at(1), LIMITS);
+        assert_eq!(stuck.active.unwrap().failure.unwrap().reason, Reason::RebootFailed);
+    }
+
+    #[test]
+    fn a_step_that_always_ends_the_host_ends_in_quarantine() {
+        let mut journal = accepted();
+        for boot in ["1", "2", "3"] {
+            journal.begin(Step::Change("kubelet".parse().unwrap()), &BootId::new(boot));
+            journal.recover(&BootId::new("x"), at(1), LIMITS);
+        }
+        assert_eq!(journal.quarantine.unwrap().failure.reason, Reason::Interrupted);
+    }
+
+    #[test]
+    fn finishing_makes_ready_and_remembers_the_initial_plan() {
+        let mut journal = accepted();
+        journal.finish(at(5));
+        assert!(journal.ready && journal.initialized.is_none());
+        assert_eq!(journal.last_success, Some(at(5)));
+        let mut journal = Journal::default();
+        journal.accept(plan(), Origin::Metadata, at(0));
+        journal.finish(at(5));
+        assert_eq!(journal.initialized, Some(plan().id()));
+    }
+}

@@ -1,0 +1,353 @@
+//! The host's own Node object, with the kubelet's credential: one watch, and patches of the agent's keys.
+//!
+//! The watch names the one object, starts with its present state, and ends after some minutes; the next one is
+//! also the resync. Nothing is ever listed or polled.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Mutex,
+    time::Duration,
+};
+
+use common::{KubernetesVersion, metadata::NodeName};
+use futures::StreamExt;
+use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioExecutor};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use kube::{
+    Api, Client, Config,
+    api::{Patch, PatchParams, WatchEvent, WatchParams},
+    client::ConfigExt,
+    config::{KubeConfigOptions, Kubeconfig},
+    core::PartialObjectMeta,
+};
+use serde::Deserialize;
+use tokio::sync::watch;
+
+/// Names the writer in the Node's managed fields.
+const FIELD_MANAGER: &str = "node-agent";
+
+/// How long one watch lasts; the API server's own limit for a client that asks for none is in this range.
+const WATCH_SECONDS: u32 = 290;
+
+/// A server that does not answer a small request by then is away.
+const REQUEST_LIMIT: Duration = Duration::from_secs(10);
+
+/// A dead connection is noticed within a minute instead of when the watch ends.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Between attempts to reach a server that is away: soon at first, and never a flood from many nodes.
+const SHORTEST_DELAY: Duration = Duration::from_millis(500);
+const LONGEST_DELAY: Duration = Duration::from_secs(10);
+
+/// What is known of the Node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum View {
+    /// The kubelet has no credential: the host is in no cluster.
+    NoCredential,
+    /// The API server does not answer.
+    Silent {
+        /// Since when.
+        since: Timestamp,
+    },
+    /// These are the Node's annotations.
+    Seen {
+        /// All of them.
+        annotations: BTreeMap<String, String>,
+        /// The version they were read in.
+        version: Option<u64>,
+    },
+}
+
+/// A request that brought nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The credential cannot be used.
+    #[error("cannot use the kubelet's credential {}", .path.display())]
+    Credential {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The server did not answer.
+    #[error("the API server does not answer")]
+    Unreachable(#[source] Box<kube::Error>),
+    /// The server did not answer in time.
+    #[error("the API server did not answer within {} s", REQUEST_LIMIT.as_secs())]
+    TimedOut,
+    /// The server said no.
+    #[error("the API server refused: {0}")]
+    Refused(String),
+    /// The cluster was not made by kubeadm.
+    #[error("the cluster's kubeadm-config says no version")]
+    NoVersion,
+}
+
+impl NodeError {
+    /// Whether the server answered, and said no.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Refused(_) | Self::NoVersion)
+    }
+}
+
+impl From<kube::Error> for NodeError {
+    fn from(error: kube::Error) -> Self {
+        match error {
+            // A server that starts or stops answers like this, too; it is as good as away.
+            kube::Error::Api(status) if status.code < 500 && status.code != 429 && status.code != 401 => {
+                Self::Refused(status.message)
+            }
+            other => Self::Unreachable(Box::new(other)),
+        }
+    }
+}
+
+/// The Node of this host.
+#[derive(Debug)]
+pub struct OwnNode {
+    name: NodeName,
+    kubeconfig: PathBuf,
+    view: watch::Sender<View>,
+    client: Mutex<Option<ClientBox>>,
+}
+
+/// A client, which has nothing to show.
+struct ClientBox(Client);
+
+impl std::fmt::Debug for ClientBox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Client")
+    }
+}
+
+impl OwnNode {
+    /// The Node of a name, reached with a credential that may not be there yet.
+    pub fn new(name: NodeName, kubeconfig: PathBuf) -> Self {
+        let (view, _) = watch::channel(silent_or_unjoined(&kubeconfig));
+        Self { name, kubeconfig, view, client: Mutex::default() }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &NodeName {
+        &self.name
+    }
+
+    /// What is known of it, and a signal when that changes.
+    pub fn view(&self) -> watch::Receiver<View> {
+        self.view.subscribe()
+    }
+
+    /// Follows the Node for ever. `files` tells when a credential may have come, gone or changed.
+    pub async fn follow(&self, mut files: watch::Receiver<()>) {
+        let mut delay = SHORTEST_DELAY;
+        loop {
+            if !self.kubeconfig.exists() {
+                self.set(View::NoCredential);
+                // The sender lives as long as the agent.
+                let _ = files.changed().await;
+                continue;
+            }
+            match self.watch_once().await {
+                Ok(()) => delay = SHORTEST_DELAY,
+                Err(error) => {
+                    self.note_silence(&error);
+                    let pause = delay.mul_f64(0.5 + random() / 2.0);
+                    delay = (delay * 2).min(LONGEST_DELAY);
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        _ = files.changed() => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// One watch from its start to its end.
+    async fn watch_once(&self) -> Result<(), NodeError> {
+        // Made anew each time: the kubelet may have renewed its certificate since.
+        let api: Api<Node> = Api::all(self.connect().await?);
+        let parameters =
+            WatchParams::default().fields(&format!("metadata.name={}", self.name)).timeout(WATCH_SECONDS);
+        // No version: the watch starts with the newest state.
+        let stream = tokio::time::timeout(REQUEST_LIMIT, api.watch_metadata(&parameters, "")).await;
+        let mut stream = std::pin::pin!(stream.map_err(|_| NodeError::TimedOut)??);
+        while let Some(event) = stream.next().await {
+            match event? {
+                WatchEvent::Added(node) | WatchEvent::Modified(node) => self.see(node),
+                // Nobody permits anything on a Node that is gone.
+                WatchEvent::Deleted(_) => {
+                    self.view.send_replace(View::Seen { annotations: BTreeMap::new(), version: None });
+                }
+                WatchEvent::Bookmark(_) => {}
+                WatchEvent::Error(status) => return Err(kube::Error::Api(status).into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the agent's keys; what the server then shows is the newest state there is.
+    pub async fn patch(&self, patch: &serde_json::Value) -> Result<(), NodeError> {
+        let api: Api<Node> = Api::all(self.client().await?);
+        let parameters =
+            PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+        let merge = Patch::Merge(patch);
+        let answer = self.answer(api.patch_metadata(self.name.as_str(), &parameters, &merge)).await?;
+        self.see(answer);
+        Ok(())
+    }
+
+    /// Reads the newest state.
+    pub async fn read(&self) -> Result<(), NodeError> {
+        let api: Api<Node> = Api::all(self.client().await?);
+        let answer = self.answer(api.get_metadata(self.name.as_str())).await?;
+        self.see(answer);
+        Ok(())
+    }
+
+    /// The version of the cluster as kubeadm keeps it. Every node may read it.
+    pub async fn cluster_version(&self) -> Result<KubernetesVersion, NodeError> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct ClusterConfiguration {
+            kubernetes_version: KubernetesVersion,
+        }
+        let api: Api<ConfigMap> = Api::namespaced(self.client().await?, "kube-system");
+        let config = self.answer(api.get("kubeadm-config")).await?;
+        let text = config
+            .data
+            .and_then(|mut data| data.remove("ClusterConfiguration"))
+            .ok_or(NodeError::NoVersion)?;
+        let config: ClusterConfiguration = serde_yaml::from_str(&text).map_err(|_| NodeError::NoVersion)?;
+        Ok(config.kubernetes_version)
+    }
+
+    async fn answer<T>(&self, request: impl Future<Output = kube::Result<T>>) -> Result<T, NodeError> {
+        let answer = match tokio::time::timeout(REQUEST_LIMIT, request).await {
+            Ok(answer) => answer.map_err(NodeError::from),
+            Err(_) => Err(NodeError::TimedOut),
+        };
+        if let Err(error) = &answer
+            && !error.is_refusal()
+        {
+            self.note_silence(error);
+        }
+        answer
+    }
+
+    fn see(&self, node: PartialObjectMeta<Node>) {
+        let version = node.metadata.resource_version.and_then(|version| version.parse().ok());
+        let annotations = node.metadata.annotations.unwrap_or_default();
+        self.view.send_if_modified(|view| {
+            if let View::Seen { version: Some(known), annotations: old } = view {
+                // An answer to a patch may overtake an event of the watch.
+                if version.is_some_and(|version| version < *known) {
+                    return false;
+                }
+                // Heartbeats of the kubelet are no news.
+                if ours(old).eq(ours(&annotations)) {
+                    *view = View::Seen { annotations, version };
+                    return false;
+                }
+            }
+            *view = View::Seen { annotations, version };
+            true
+        });
+    }
+
+    fn note_silence(&self, error: &NodeError) {
+        let was_heard = self.view.send_if_modified(|view| {
+            if matches!(view, View::Silent { .. }) {
+                return false;
+            }
+            *view = View::Silent { since: Timestamp::now() };
+            true
+        });
+        if was_heard {
+            tracing::warn!(error = format!("{:#}", Chain(error)), "the Node cannot be followed");
+        }
+    }
+
+    fn set(&self, new: View) {
+        self.view.send_if_modified(|view| {
+            let other = std::mem::discriminant(view) != std::mem::discriminant(&new);
+            if other {
+                *view = new;
+            }
+            other
+        });
+    }
+
+    async fn client(&self) -> Result<Client, NodeError> {
+        let known = self.client.lock().ok().and_then(|client| client.as_ref().map(|client| client.0.clone()));
+        match known {
+            Some(client) => Ok(client),
+            None => self.connect().await,
+        }
+    }
+
+    async fn connect(&self) -> Result<Client, NodeError> {
+        let client = connect(&self.kubeconfig)
+            .await
+            .map_err(|source| NodeError::Credential { path: self.kubeconfig.clone(), source })?;
+        if let Ok(mut known) = self.client.lock() {
+            *known = Some(ClientBox(client.clone()));
+        }
+        Ok(client)
+    }
+}
+
+fn silent_or_unjoined(kubeconfig: &Path) -> View {
+    if kubeconfig.exists() { View::Silent { since: Timestamp::now() } } else { View::NoCredential }
+}
+
+/// The annotations both sides speak through.
+fn ours(annotations: &BTreeMap<String, String>) -> impl Iterator<Item = (&String, &String)> {
+    annotations.iter().filter(|(key, _)| key.contains(".caos.ch/"))
+}
+
+/// A client that tries once: who waits how long is decided elsewhere.
+async fn connect(kubeconfig: &Path) -> Result<Client, Box<dyn std::error::Error + Send + Sync>> {
+    let file = Kubeconfig::read_from(kubeconfig)?;
+    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
+    let mut connector = HttpConnector::new();
+    connector.enforce_http(false);
+    connector.set_keepalive(Some(KEEPALIVE));
+    connector.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
+    connector.set_keepalive_retries(Some(3));
+    connector.set_connect_timeout(Some(REQUEST_LIMIT));
+    let connector = config.rustls_https_connector_with_connector(connector)?;
+    let client = hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(connector);
+    let service = tower::ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .map_err(tower::BoxError::from)
+        .service(client);
+    Ok(Client::new(service, config.default_namespace))
+}
+
+/// A number between 0 and 1, good enough to spread retries.
+pub fn random() -> f64 {
+    use std::hash::{BuildHasher, RandomState};
+    let number = RandomState::new().hash_one(std::process::id());
+    f64::from(u32::try_from(number >> 32).unwrap_or_default()) / f64::from(u32::MAX)
+}
+
+/// An error with its causes.
+#[derive(Debug)]
+pub struct Chain<'a>(pub &'a (dyn std::error::Error + 'static));
+
+impl std::fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut next = self.0.source();
+        while let Some(cause) = next {
+            write!(f, ": {cause}")?;
+            next = cause.source();
+        }
+        Ok(())
+    }
+}

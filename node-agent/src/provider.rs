@@ -1,0 +1,111 @@
+//! Telling the provider that the host is initialized.
+
+use std::{fs, path::Path, time::Duration};
+
+use common::{
+    metadata::{CredentialKind, InitializedMark, Ironic},
+    state::Reason,
+};
+use futures::future::BoxFuture;
+use reqwest::{Certificate, Client, header::CONTENT_TYPE};
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::json;
+
+use crate::{failure::Failure, host::Host};
+
+/// Where infrop finds the mark over SSH.
+pub const MARK_FILE: &str = "/var/lib/node-agent/initialized.json";
+
+/// The key in an Ironic node's `extra`.
+pub const IRONIC_KEY: &str = "infrop_initialized";
+
+/// A version every Ironic of the last years speaks; `extra` has not changed since.
+const IRONIC_API_VERSION: &str = "1.31";
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Someone who wants to know.
+pub trait Provider: Sync {
+    /// Tells it; again is harmless.
+    fn mark_initialized<'a>(&'a self, mark: &'a InitializedMark) -> BoxFuture<'a, Result<(), Failure>>;
+}
+
+/// A file on the host itself, for a provider that has no place for marks.
+#[derive(Debug)]
+pub struct MarkFile<'a> {
+    /// The host.
+    pub host: &'a Host,
+}
+
+impl Provider for MarkFile<'_> {
+    fn mark_initialized<'a>(&'a self, mark: &'a InitializedMark) -> BoxFuture<'a, Result<(), Failure>> {
+        Box::pin(async move {
+            let text = serde_json::to_string_pretty(mark).map_err(|error| failed(&error))?;
+            self.host.write(MARK_FILE, &format!("{text}\n"), 0o644)
+        })
+    }
+}
+
+/// The `extra` of the host's Ironic node, with a credential that may do just that.
+#[derive(Debug)]
+pub struct IronicNode<'a> {
+    /// Where and who.
+    pub ironic: &'a Ironic,
+}
+
+impl Provider for IronicNode<'_> {
+    fn mark_initialized<'a>(&'a self, mark: &'a InitializedMark) -> BoxFuture<'a, Result<(), Failure>> {
+        Box::pin(async move {
+            let Ironic { url, node, credential_file, credential, ca_file } = self.ironic;
+            let secret = read_secret(credential_file)?;
+            let mut builder = Client::builder().timeout(LIMIT);
+            if let Some(path) = ca_file {
+                let text = fs::read(path).map_err(|error| cannot_read(path, &error))?;
+                let certificate = Certificate::from_pem(&text).map_err(|error| failed(&error))?;
+                builder = builder.tls_certs_merge([certificate]);
+            }
+            let client = builder.build().map_err(|error| failed(&error))?;
+            let body = json!([{ "op": "add", "path": format!("/extra/{IRONIC_KEY}"), "value": mark }]);
+            let request = client
+                .patch(format!("{}/v1/nodes/{node}", url.trim_end_matches('/')))
+                .header("X-OpenStack-Ironic-API-Version", IRONIC_API_VERSION)
+                .header(CONTENT_TYPE, "application/json")
+                .body(body.to_string());
+            let request = match credential {
+                CredentialKind::Token => request.header("X-Auth-Token", secret.expose_secret()),
+                CredentialKind::Basic => match secret.expose_secret().split_once(':') {
+                    Some((user, password)) => request.basic_auth(user, Some(password)),
+                    None => return Err(Failure::new(Reason::ProviderFailed, wrong_form(credential_file))),
+                },
+            };
+            let answer = request.send().await.map_err(|error| failed(&error.without_url()))?;
+            let status = answer.status();
+            if status.is_success() {
+                return Ok(());
+            }
+            let text = answer.text().await.unwrap_or_default();
+            let text = common::annotations::shorten(&text);
+            Err(Failure::new(
+                Reason::ProviderFailed,
+                format!("Ironic answered {status} to the mark of {node}: {text}"),
+            ))
+        })
+    }
+}
+
+fn failed(error: &dyn std::error::Error) -> Failure {
+    Failure::of(Reason::ProviderFailed, error)
+}
+
+fn cannot_read(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(Reason::ProviderFailed, format!("cannot read {}: {error}", path.display()))
+}
+
+fn wrong_form(path: &Path) -> String {
+    format!("{} does not hold user:password", path.display())
+}
+
+fn read_secret(path: &Path) -> Result<SecretString, Failure> {
+    let text = fs::read_to_string(path).map_err(|error| cannot_read(path, &error))?;
+    Ok(SecretString::from(text.trim().to_owned()))
+}

@@ -1,0 +1,107 @@
+//! Software that is one configuration file of a service.
+
+use common::{metadata::Configuration, software::SoftwareVersion};
+use futures::future::BoxFuture;
+
+use super::{Disruption, Look, Observed, Software, Task, version_of_content};
+use crate::failure::Failure;
+
+/// A file whose whole text is the content.
+#[derive(Debug)]
+pub(crate) struct ConfigFile {
+    pub(crate) name: &'static str,
+    pub(crate) path: &'static str,
+    pub(crate) mode: u32,
+    pub(crate) unit: &'static str,
+    /// Whether the service reads the file again when told, without a restart.
+    pub(crate) reloads: bool,
+    pub(crate) content: fn(&Configuration) -> Option<&String>,
+}
+
+impl ConfigFile {
+    /// Stands on the disk from before the file changes until the service has read it.
+    fn unread_mark(&self) -> String {
+        format!("/var/lib/node-agent/unread/{}", self.name)
+    }
+}
+
+impl Software for ConfigFile {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn disruption(&self) -> Disruption {
+        if self.reloads { Disruption::None } else { Disruption::Restart }
+    }
+
+    fn has_contents(&self) -> bool {
+        true
+    }
+
+    fn observe(&self, look: &Look<'_>) -> Result<Observed, Failure> {
+        let Some(text) = look.host.read(self.path)? else { return Ok(Observed::now(None)) };
+        let mut observed = Observed::now(Some(version_of_content(&text)?));
+        observed.stale = look.host.path(self.unread_mark()).exists();
+        Ok(observed)
+    }
+
+    fn ensure<'a>(
+        &'a self,
+        task: &'a Task<'a>,
+        version: &'a SoftwareVersion,
+    ) -> BoxFuture<'a, Result<(), Failure>> {
+        Box::pin(async move {
+            let text = task.content(self, version, |one| (self.content)(one).cloned())?;
+            task.host.write(self.unread_mark(), "", 0o600)?;
+            task.host.write(self.path, &text, self.mode)?;
+            let verb = if self.reloads { "try-reload-or-restart" } else { "try-restart" };
+            task.host.systemctl(&[verb, self.unit]).await?;
+            task.host.remove(self.unread_mark())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        host::fake::FakeHost,
+        software::{containerd_config::CONTAINERD_CONFIG, haproxy_config::HAPROXY_CONFIG, testing::Bench},
+    };
+
+    fn content(text: &str) -> Configuration {
+        Configuration {
+            containerd_config: Some(text.into()),
+            haproxy_config: Some(text.into()),
+            ..Configuration::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn the_version_is_the_hash_of_the_file_and_the_service_hears_of_it() {
+        for (software, command) in [
+            (&CONTAINERD_CONFIG, "systemctl try-restart containerd.service"),
+            (&HAPROXY_CONFIG, "systemctl try-reload-or-restart haproxy.service"),
+        ] {
+            let mut bench = Bench::new(FakeHost::silent());
+            let version = bench.deliver(software, content("version = 3\n"));
+            assert_eq!(bench.observe(software), Observed::now(None));
+            bench.ensure(software, &version).await.unwrap();
+            assert_eq!(bench.observe(software), Observed::now(Some(version)));
+            assert_eq!(bench.fake.commands(), [command]);
+            bench.fake.write(software.path, "version = 3 \n");
+            assert_ne!(
+                bench.observe(software).version.unwrap(),
+                version_of_content(&"version = 3\n").unwrap()
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_service_that_has_not_read_the_file_is_not_done() {
+        let mut bench = Bench::new(FakeHost::new(|_| Err("job failed".into())));
+        let version = bench.deliver(&CONTAINERD_CONFIG, content("x"));
+        bench.ensure(&CONTAINERD_CONFIG, &version).await.unwrap_err();
+        assert!(bench.observe(&CONTAINERD_CONFIG).needs_change(&version));
+    }
+}

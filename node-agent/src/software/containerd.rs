@@ -1,0 +1,14 @@
+//! containerd. Containers outlive its restart, but not every change of its shims: the host is drained.
+
+use super::{
+    Disruption,
+    package::{Package, Scheme},
+};
+
+pub(crate) const CONTAINERD: Package = Package {
+    name: "containerd",
+    package: "containerd",
+    scheme: Scheme::Upstream,
+    disruption: Disruption::Drain,
+    unit: Some("containerd.service"),
+};

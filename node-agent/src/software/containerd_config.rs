@@ -1,0 +1,12 @@
+//! containerd's configuration; containerd reads it only when it starts.
+
+use super::config_file::ConfigFile;
+
+pub(crate) const CONTAINERD_CONFIG: ConfigFile = ConfigFile {
+    name: "containerd-config",
+    path: "/etc/containerd/config.toml",
+    mode: 0o644,
+    unit: "containerd.service",
+    reloads: false,
+    content: |configuration| configuration.containerd_config.as_ref(),
+};

@@ -1,0 +1,14 @@
+//! haproxy, which spreads API calls over control planes.
+
+use super::{
+    Disruption,
+    package::{Package, Scheme},
+};
+
+pub(crate) const HAPROXY: Package = Package {
+    name: "haproxy",
+    package: "haproxy",
+    scheme: Scheme::Exact,
+    disruption: Disruption::Restart,
+    unit: Some("haproxy.service"),
+};

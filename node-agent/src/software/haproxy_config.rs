@@ -1,0 +1,12 @@
+//! haproxy's configuration.
+
+use super::config_file::ConfigFile;
+
+pub(crate) const HAPROXY_CONFIG: ConfigFile = ConfigFile {
+    name: "haproxy-config",
+    path: "/etc/haproxy/haproxy.cfg",
+    mode: 0o644,
+    unit: "haproxy.service",
+    reloads: true,
+    content: |configuration| configuration.haproxy_config.as_ref(),
+};

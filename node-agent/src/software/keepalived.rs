@@ -1,0 +1,14 @@
+//! keepalived, which carries the API's address from control plane to control plane.
+
+use super::{
+    Disruption,
+    package::{Package, Scheme},
+};
+
+pub(crate) const KEEPALIVED: Package = Package {
+    name: "keepalived",
+    package: "keepalived",
+    scheme: Scheme::Exact,
+    disruption: Disruption::Restart,
+    unit: Some("keepalived.service"),
+};

@@ -1,0 +1,12 @@
+//! keepalived's configuration. It has a password, so only root reads it.
+
+use super::config_file::ConfigFile;
+
+pub(crate) const KEEPALIVED_CONFIG: ConfigFile = ConfigFile {
+    name: "keepalived-config",
+    path: "/etc/keepalived/keepalived.conf",
+    mode: 0o600,
+    unit: "keepalived.service",
+    reloads: true,
+    content: |configuration| configuration.keepalived_config.as_ref(),
+};

@@ -1,0 +1,14 @@
+//! kubeadm: only a program, run by `kubernetes`.
+
+use super::{
+    Disruption,
+    package::{Package, Scheme},
+};
+
+pub(crate) const KUBEADM: Package = Package {
+    name: "kubeadm",
+    package: "kubeadm",
+    scheme: Scheme::Upstream,
+    disruption: Disruption::None,
+    unit: None,
+};

@@ -1,0 +1,14 @@
+//! kubectl, for people on the host.
+
+use super::{
+    Disruption,
+    package::{Package, Scheme},
+};
+
+pub(crate) const KUBECTL: Package = Package {
+    name: "kubectl",
+    package: "kubectl",
+    scheme: Scheme::Upstream,
+    disruption: Disruption::None,
+    unit: None,
+};

@@ -1,0 +1,14 @@
+//! The kubelet. Its restart leaves pods running, but another minor version may not: the host is drained.
+
+use super::{
+    Disruption,
+    package::{Package, Scheme},
+};
+
+pub(crate) const KUBELET: Package = Package {
+    name: "kubelet",
+    package: "kubelet",
+    scheme: Scheme::Upstream,
+    disruption: Disruption::Drain,
+    unit: Some("kubelet.service"),
+};

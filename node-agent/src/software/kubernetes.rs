@@ -1,0 +1,307 @@
+//! Kubernetes as kubeadm keeps it on this host: static pods of a control plane, the kubelet's configuration.
+//!
+//! Nobody asks for it by name: it follows kubeadm's version on a host that is part of a cluster.
+
+use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+
+use common::{KubernetesVersion, software::SoftwareVersion, state::Reason};
+use futures::future::BoxFuture;
+use program::Program;
+use serde::Deserialize;
+
+use super::{Disruption, Look, Observed, Software, Task, images};
+use crate::{failure::Failure, host::Host};
+
+/// Its name in annotations.
+pub const NAME: &str = "kubernetes";
+
+/// The last version kubeadm finished here.
+const DONE: &str = "/var/lib/node-agent/kubernetes-version";
+
+/// The kubeadm command that was started and not finished: after a crash it is run again as it was.
+const STARTED: &str = "/var/lib/node-agent/kubeadm-upgrade";
+
+/// Where kubeadm leaves copies of what it replaced.
+const BACKUPS: &str = "/etc/kubernetes/tmp";
+
+/// A control plane takes some three minutes on a small machine.
+const LIMIT: Duration = Duration::from_mins(20);
+
+#[derive(Debug)]
+pub(crate) struct Kubernetes;
+
+/// The version of the static pods; none while they differ.
+fn of_static_pods(host: &Host) -> Result<Option<SoftwareVersion>, Failure> {
+    let mut versions = Vec::new();
+    for component in ["kube-apiserver", "kube-controller-manager", "kube-scheduler"] {
+        let manifest = host.read(format!("/etc/kubernetes/manifests/{component}.yaml"))?.unwrap_or_default();
+        let image = manifest.lines().find_map(|line| line.trim().strip_prefix("image: "));
+        let tag = image.and_then(|image| image.rsplit_once(":v")).map(|(_, tag)| tag.to_owned());
+        versions.push(tag);
+    }
+    versions.dedup();
+    match versions.as_slice() {
+        [Some(version)] => Ok(version.parse().ok()),
+        _ => Ok(None),
+    }
+}
+
+impl Software for Kubernetes {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn disruption(&self) -> Disruption {
+        Disruption::Drain
+    }
+
+    fn observe(&self, look: &Look<'_>) -> Result<Observed, Failure> {
+        if !look.facts.joined {
+            return Ok(Observed::now(None));
+        }
+        let version = if look.facts.control_plane {
+            of_static_pods(look.host)?
+        } else {
+            // A worker has no manifests to look at. Its kubelet follows kubeadm, so a kubelet that is newer than
+            // what we remember was upgraded by hand.
+            let done = look.host.read(DONE)?.and_then(|text| text.trim().parse::<KubernetesVersion>().ok());
+            let kubelet = look.facts.packages.get("kubelet");
+            let kubelet = kubelet.and_then(|package| crate::apt::upstream(&package.version).parse().ok());
+            done.max(kubelet).and_then(|version| version.to_string().parse().ok())
+        };
+        let mut observed = Observed::now(version);
+        observed.stale = look.host.path(STARTED).exists();
+        Ok(observed)
+    }
+
+    fn ensure<'a>(
+        &'a self,
+        task: &'a Task<'a>,
+        version: &'a SoftwareVersion,
+    ) -> BoxFuture<'a, Result<(), Failure>> {
+        Box::pin(async move {
+            let version: KubernetesVersion =
+                version.as_str().parse().map_err(|error| Failure::of(Reason::KubeadmFailed, &error))?;
+            let command = command(task, &version)?;
+            provide_images(task, &version).await?;
+            task.host.write(STARTED, &format!("{command}\n"), 0o600)?;
+            let mut program = Program::new("kubeadm").args(command.split(' ')).timeout(LIMIT);
+            if !task.kubeadm.ignore_preflight_errors.is_empty() {
+                program = program.arg(format!(
+                    "--ignore-preflight-errors={}",
+                    task.kubeadm.ignore_preflight_errors.join(",")
+                ));
+            }
+            task.host.insist(Reason::KubeadmFailed, program).await?;
+            task.host.write(DONE, &format!("{version}\n"), 0o644)?;
+            task.host.remove(STARTED)?;
+            remove_old_backups(&task.host.path(BACKUPS))
+        })
+    }
+}
+
+/// `apply` on the first control plane of a new version, `node` elsewhere. The cluster itself says which this is:
+/// its kubeadm-config has the version that some control plane was upgraded to.
+fn command(task: &Task<'_>, version: &KubernetesVersion) -> Result<String, Failure> {
+    let apply = format!("upgrade apply {} --yes", version.tag());
+    if task.host.read(STARTED)?.is_some_and(|started| started.trim() == apply) {
+        return Ok(apply);
+    }
+    let cluster = task.cluster.ok_or_else(|| {
+        Failure::new(
+            Reason::KubeadmFailed,
+            "the cluster's kubeadm-config cannot be read, so kubeadm cannot work",
+        )
+    })?;
+    Ok(if task.facts.control_plane && cluster < version { apply } else { "upgrade node".to_owned() })
+}
+
+/// Puts the images of a version on the host before anything needs them.
+async fn provide_images(task: &Task<'_>, version: &KubernetesVersion) -> Result<(), Failure> {
+    if let Some(bundle) = task.contents.bundle.as_ref().and_then(|bundle| bundle.render(Some(version)))
+        && let Some(text) = task.host.read(format!("{bundle}/bundle.json"))?
+    {
+        let bundled: Bundle = serde_json::from_str(&text).map_err(|error| {
+            Failure::new(Reason::ImageFailed, format!("{bundle}/bundle.json cannot be read: {error}"))
+        })?;
+        let present = images::list(task.host).await?;
+        for image in bundled.images.iter().filter(|image| !present.contains(&image.name)) {
+            let sha256 = bundled.files.get(&image.file).map(|file| file.sha256.as_str()).unwrap_or_default();
+            images::import(task.host, &Path::new(&bundle).join(&image.file), sha256).await?;
+        }
+        return Ok(());
+    }
+    if !task.facts.control_plane {
+        // A kubelet fetches the few images of a worker by itself.
+        return Ok(());
+    }
+    let pull = Program::new("kubeadm")
+        .args(["config", "images", "pull", "--kubernetes-version"])
+        .arg(version.tag())
+        .timeout(LIMIT);
+    task.host.insist(Reason::ImageFailed, pull).await.map(drop)
+}
+
+/// What of a bundle's manifest is needed here.
+#[derive(Debug, Deserialize)]
+struct Bundle {
+    images: Vec<BundledImage>,
+    files: BTreeMap<String, BundledFile>,
+}
+
+#[derive(Debug, Deserialize)]
+struct BundledImage {
+    name: String,
+    file: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct BundledFile {
+    sha256: String,
+}
+
+/// Keeps the newest of each kind of backup and removes the others.
+fn remove_old_backups(directory: &Path) -> Result<(), Failure> {
+    let mut kinds: BTreeMap<String, Vec<(std::time::SystemTime, std::path::PathBuf)>> = BTreeMap::new();
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        // Their names end with a date and a number.
+        let kind = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '-' || c == '.').to_owned();
+        if let Ok(changed) = entry.metadata().and_then(|meta| meta.modified())
+            && kind.starts_with("kubeadm-")
+        {
+            kinds.entry(kind).or_default().push((changed, entry.path()));
+        }
+    }
+    for backups in kinds.values_mut() {
+        backups.sort();
+        backups.pop();
+        for (_, path) in backups {
+            let removed = if path.is_dir() { fs::remove_dir_all(&*path) } else { fs::remove_file(&*path) };
+            removed.map_err(|error| Failure::io("remove", path, &error))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{host::fake::FakeHost, software::testing::Bench};
+
+    fn bench(control_plane: bool, cluster: &str) -> Bench {
+        let mut bench = Bench::new(FakeHost::silent());
+        bench.facts.joined = true;
+        bench.facts.control_plane = control_plane;
+        bench.cluster = Some(cluster.parse().unwrap());
+        bench
+    }
+
+    fn write_pods(bench: &Bench, versions: [&str; 3]) {
+        for (component, version) in
+            ["kube-apiserver", "kube-controller-manager", "kube-scheduler"].iter().zip(versions)
+        {
+            let text = format!(
+                "spec:\n  containers:\n  - command:\n    image: registry:5000/{component}:v{version}\n"
+            );
+            bench.fake.write(&format!("/etc/kubernetes/manifests/{component}.yaml"), &text);
+        }
+    }
+
+    fn kubeadm(bench: &Bench) -> Vec<String> {
+        bench.fake.commands().into_iter().filter(|command| command.starts_with("kubeadm upgrade")).collect()
+    }
+
+    #[tokio::test]
+    async fn the_cluster_says_which_command_it_is() {
+        let target = "1.37.1".parse().unwrap();
+        for (control_plane, cluster, expected) in [
+            (true, "1.36.4", "kubeadm upgrade apply v1.37.1 --yes"),
+            (true, "1.37.1", "kubeadm upgrade node"),
+            (false, "1.37.1", "kubeadm upgrade node"),
+        ] {
+            let bench = bench(control_plane, cluster);
+            bench.ensure(&Kubernetes, &target).await.unwrap();
+            assert_eq!(kubeadm(&bench), [expected]);
+            assert!(bench.fake.read(STARTED).is_none());
+        }
+    }
+
+    #[tokio::test]
+    async fn an_apply_that_was_interrupted_is_an_apply_again() {
+        let target = "1.37.1".parse().unwrap();
+        let mut bench = bench(true, "1.37.1");
+        write_pods(&bench, ["1.37.1"; 3]);
+        bench.fake.write(STARTED, "upgrade apply v1.37.1 --yes\n");
+        assert!(bench.observe(&Kubernetes).needs_change(&target));
+        // Even while the API server is away: kubeadm itself waits for it or fails.
+        bench.cluster = None;
+        bench.ensure(&Kubernetes, &target).await.unwrap();
+        assert_eq!(kubeadm(&bench), ["kubeadm upgrade apply v1.37.1 --yes"]);
+        assert!(!bench.observe(&Kubernetes).needs_change(&target));
+    }
+
+    #[test]
+    fn a_control_plane_between_two_versions_has_none() {
+        let bench = bench(true, "1.36.4");
+        write_pods(&bench, ["1.36.4"; 3]);
+        assert_eq!(bench.observe(&Kubernetes).version.unwrap().as_str(), "1.36.4");
+        write_pods(&bench, ["1.37.1", "1.36.4", "1.36.4"]);
+        assert_eq!(bench.observe(&Kubernetes).version, None);
+    }
+
+    #[tokio::test]
+    async fn images_of_a_bundle_are_checked_and_imported_first() {
+        let mut bench = bench(false, "1.37.1");
+        bench.contents.bundle = Some("/b/{kubernetes}".parse().unwrap());
+        let hash = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        let manifest = format!(
+            r#"{{"images":[{{"name":"pause","file":"images/p.tar"}}],"files":{{"images/p.tar":{{"sha256":"{hash}"}}}}}}"#
+        );
+        bench.fake.write("/b/1.37.1/bundle.json", &manifest);
+        bench.fake.write("/b/1.37.1/images/p.tar", "");
+        bench.ensure(&Kubernetes, &"1.37.1".parse().unwrap()).await.unwrap();
+        assert_eq!(
+            bench.fake.commands(),
+            [
+                "ctr --namespace k8s.io images list --quiet",
+                "ctr --namespace k8s.io images import /b/1.37.1/images/p.tar",
+                "kubeadm upgrade node"
+            ]
+        );
+        bench.fake.write("/b/1.37.1/images/p.tar", "tampered");
+        let error = bench.ensure(&Kubernetes, &"1.37.1".parse().unwrap()).await.unwrap_err();
+        assert_eq!(error.reason, Reason::ImageFailed);
+    }
+
+    #[test]
+    fn old_backups_go_and_the_newest_of_each_kind_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        for name in [
+            "kubeadm-backup-etcd-2026-11-16-06-00-01",
+            "kubeadm-backup-etcd-2026-11-16-07-00-01",
+            "kubeadm-backup-manifests-2026-11-16-06-00-01",
+            "other-2026",
+            "other-2027",
+        ] {
+            fs::create_dir(directory.path().join(name)).unwrap();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        remove_old_backups(directory.path()).unwrap();
+        let mut left: Vec<String> = fs::read_dir(directory.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        assert_eq!(
+            left,
+            [
+                "kubeadm-backup-etcd-2026-11-16-07-00-01",
+                "kubeadm-backup-manifests-2026-11-16-06-00-01",
+                "other-2026",
+                "other-2027"
+            ]
+        );
+        remove_old_backups(Path::new("/does/not/exist")).unwrap();
+    }
+}

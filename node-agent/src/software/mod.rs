@@ -1,0 +1,301 @@
+//! The software under care. One file each; [`ALL`] is the order in which a plan changes them.
+
+mod config_file;
+mod containerd;
+mod containerd_config;
+mod haproxy;
+mod haproxy_config;
+mod hostname;
+mod images;
+mod keepalived;
+mod keepalived_config;
+mod kernel;
+mod kernel_modules;
+mod kubeadm;
+mod kubectl;
+mod kubelet;
+mod kubelet_drop_ins;
+mod kubernetes;
+mod package;
+mod reboot;
+mod swap;
+mod sysctl;
+
+use std::fmt;
+
+use common::{
+    KubernetesVersion,
+    metadata::Configuration,
+    plan::Plan,
+    software::{SoftwareName, SoftwareVersion},
+    state::Reason,
+};
+use futures::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+
+use crate::{config::Kubeadm, contents::Contents, failure::Failure, host::Host, observe::Facts};
+
+pub(crate) use self::images::list as list_images;
+pub use self::kubernetes::NAME as KUBERNETES;
+
+/// All software, in the order of change: what others stand on comes first, and Kubernetes in kubeadm's order
+/// (kubeadm, images and `kubeadm upgrade`, then kubelet and kubectl).
+pub const ALL: &[&dyn Software] = &[
+    &hostname::Hostname,
+    &swap::NoSwap,
+    &kernel_modules::KernelModules,
+    &sysctl::Sysctl,
+    &kernel::Kernel,
+    &containerd_config::CONTAINERD_CONFIG,
+    &containerd::CONTAINERD,
+    &images::Images,
+    &keepalived_config::KEEPALIVED_CONFIG,
+    &keepalived::KEEPALIVED,
+    &haproxy_config::HAPROXY_CONFIG,
+    &haproxy::HAPROXY,
+    &kubeadm::KUBEADM,
+    &kubernetes::Kubernetes,
+    &kubelet_drop_ins::KubeletDropIns,
+    &kubelet::KUBELET,
+    &kubectl::KUBECTL,
+    &reboot::RequestedReboot,
+];
+
+/// A software under care.
+pub trait Software: Sync + fmt::Debug {
+    /// Its name in annotations.
+    fn name(&self) -> &'static str;
+
+    /// What changing it does to the pods of the host.
+    fn disruption(&self) -> Disruption;
+
+    /// Whether its versions are hashes of contents, which must have been delivered.
+    fn has_contents(&self) -> bool {
+        false
+    }
+
+    /// Its service, which must run the installed program.
+    fn unit(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// The version it has, as verified on the host.
+    fn observe(&self, look: &Look<'_>) -> Result<Observed, Failure>;
+
+    /// Brings it to a version. Called again after a crash at any point, it finishes the work.
+    fn ensure<'a>(
+        &'a self,
+        task: &'a Task<'a>,
+        version: &'a SoftwareVersion,
+    ) -> BoxFuture<'a, Result<(), Failure>>;
+}
+
+/// What a change does to the pods of a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Disruption {
+    /// Nothing.
+    None,
+    /// A service restarts; pods go on.
+    Restart,
+    /// Pods should be elsewhere.
+    Drain,
+    /// The host restarts.
+    Reboot,
+}
+
+/// What software looks at.
+#[derive(Debug, Clone, Copy)]
+pub struct Look<'a> {
+    /// The host.
+    pub host: &'a Host,
+    /// What was found out once for all.
+    pub facts: &'a Facts,
+    /// What was delivered.
+    pub contents: &'a Contents,
+    /// What is wanted, where the version cannot be read off the host alone.
+    pub desired: Option<&'a SoftwareVersion>,
+}
+
+/// What software works with.
+#[derive(Debug, Clone)]
+pub struct Task<'a> {
+    /// The host.
+    pub host: &'a Host,
+    /// What was delivered.
+    pub contents: &'a Contents,
+    /// The plan it is part of.
+    pub plan: &'a Plan,
+    /// The facts before the change.
+    pub facts: &'a Facts,
+    /// How kubeadm is called here.
+    pub kubeadm: &'a Kubeadm,
+    /// The version the cluster's kubeadm-config names.
+    pub cluster: Option<&'a KubernetesVersion>,
+}
+
+impl Task<'_> {
+    /// The Kubernetes version of the plan.
+    pub fn kubernetes(&self) -> Option<KubernetesVersion> {
+        kubernetes_of(self.plan)
+    }
+
+    /// The delivered content of a software in a version.
+    fn content<T>(
+        &self,
+        software: &dyn Software,
+        version: &SoftwareVersion,
+        pick: impl Fn(&Configuration) -> Option<T>,
+    ) -> Result<T, Failure> {
+        let name = name_of(software)?;
+        self.contents.find(&name, version).and_then(pick).ok_or_else(|| {
+            let message = format!("the content {version} of {name} was not delivered to this host");
+            Failure::new(Reason::ContentMissing, message)
+        })
+    }
+}
+
+/// The Kubernetes version a plan is for, if it is for one.
+pub fn kubernetes_of(plan: &Plan) -> Option<KubernetesVersion> {
+    let version = |name: &str| {
+        plan.desired.iter().find(|(key, _)| key.as_str() == name).map(|(_, version)| version.as_str().parse())
+    };
+    [kubeadm::KUBEADM.name(), kubelet::KUBELET.name(), kubectl::KUBECTL.name()]
+        .into_iter()
+        .find_map(|name| version(name)?.ok())
+}
+
+/// The version a software has.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Observed {
+    /// What runs now; none if it is not there, or not as anyone asked for.
+    pub version: Option<SoftwareVersion>,
+    /// What runs after the next boot; differs only if a reboot is due.
+    pub after_reboot: Option<SoftwareVersion>,
+    /// Whether its service still runs what was before.
+    pub stale: bool,
+}
+
+impl Observed {
+    /// A software whose version needs no reboot.
+    pub fn now(version: Option<SoftwareVersion>) -> Self {
+        Self { after_reboot: version.clone(), version, stale: false }
+    }
+
+    /// Whether something has to be done to reach a version.
+    pub fn needs_change(&self, desired: &SoftwareVersion) -> bool {
+        self.after_reboot.as_ref() != Some(desired) || self.stale
+    }
+
+    /// Whether only a reboot is missing.
+    pub fn needs_reboot(&self, desired: &SoftwareVersion) -> bool {
+        !self.needs_change(desired) && self.version.as_ref() != Some(desired)
+    }
+}
+
+/// A software by name.
+pub fn find(name: &SoftwareName) -> Option<&'static dyn Software> {
+    ALL.iter().copied().find(|software| software.name() == name.as_str())
+}
+
+/// The name as a type; every name in [`ALL`] is one, as a test shows.
+pub fn name_of(software: &dyn Software) -> Result<SoftwareName, Failure> {
+    software.name().parse().map_err(|error| Failure::of(Reason::UnknownSoftware, &error))
+}
+
+/// The version of a content on the host.
+fn version_of_content(content: &impl Serialize) -> Result<SoftwareVersion, Failure> {
+    SoftwareVersion::of_content(content).map_err(|error| Failure::of(Reason::ObservationFailed, &error))
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+    use crate::host::fake::FakeHost;
+
+    /// A software on a fake host.
+    pub(crate) struct Bench {
+        pub(crate) fake: FakeHost,
+        pub(crate) facts: Facts,
+        pub(crate) contents: Contents,
+        pub(crate) plan: Plan,
+        pub(crate) cluster: Option<KubernetesVersion>,
+    }
+
+    impl Bench {
+        pub(crate) fn new(fake: FakeHost) -> Self {
+            Self {
+                fake,
+                facts: Facts::default(),
+                contents: Contents::default(),
+                plan: Plan::default(),
+                cluster: None,
+            }
+        }
+
+        /// With a content delivered; gives its version.
+        pub(crate) fn deliver(
+            &mut self,
+            software: &dyn Software,
+            configuration: Configuration,
+        ) -> SoftwareVersion {
+            let versions = configuration.versions().unwrap();
+            self.contents = Contents::new(None, vec![configuration]);
+            versions[&name_of(software).unwrap()].clone()
+        }
+
+        pub(crate) fn observe(&self, software: &dyn Software) -> Observed {
+            self.observe_wanting(software, None)
+        }
+
+        pub(crate) fn observe_wanting(
+            &self,
+            software: &dyn Software,
+            desired: Option<&SoftwareVersion>,
+        ) -> Observed {
+            let look = Look { host: &self.fake.host, facts: &self.facts, contents: &self.contents, desired };
+            software.observe(&look).unwrap()
+        }
+
+        pub(crate) async fn ensure(
+            &self,
+            software: &dyn Software,
+            version: &SoftwareVersion,
+        ) -> Result<(), Failure> {
+            let task = Task {
+                host: &self.fake.host,
+                contents: &self.contents,
+                plan: &self.plan,
+                facts: &self.facts,
+                kubeadm: &Kubeadm::default(),
+                cluster: self.cluster.as_ref(),
+            };
+            software.ensure(&task, version).await
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_good() {
+        let mut names: Vec<SoftwareName> = ALL.iter().map(|one| name_of(*one).unwrap()).collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), ALL.len());
+    }
+
+    #[test]
+    fn every_content_of_the_metadata_is_a_software() {
+        let text = r#"{"containerd-config":"","haproxy-config":"","hostname":{"name":"a","address":"10.0.0.1"},
+            "images":[],"keepalived-config":"","kernel-modules":[],"kubelet-drop-ins":{},"swap":"off","sysctl":{}}"#;
+        let all: Configuration = serde_json::from_str(text).unwrap();
+        let contents = all.versions().unwrap();
+        let with_contents: Vec<&str> =
+            ALL.iter().filter(|one| one.has_contents()).map(|one| one.name()).collect();
+        assert_eq!(contents.len(), with_contents.len());
+        assert!(with_contents.iter().all(|name| contents.contains_key(&name.parse().unwrap())));
+    }
+}

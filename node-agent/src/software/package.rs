@@ -1,0 +1,153 @@
+//! Software that is one Debian package.
+
+use common::{software::SoftwareVersion, state::Reason};
+use futures::future::BoxFuture;
+
+use super::{Disruption, Look, Observed, Software, Task};
+use crate::{
+    apt::{self, Wanted},
+    failure::Failure,
+};
+
+/// A package, perhaps with a service.
+#[derive(Debug)]
+pub(crate) struct Package {
+    pub(crate) name: &'static str,
+    pub(crate) package: &'static str,
+    pub(crate) scheme: Scheme,
+    pub(crate) disruption: Disruption,
+    pub(crate) unit: Option<&'static str>,
+}
+
+/// How a version of the software names a version of the package.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Scheme {
+    /// `1.37.1` for any build of that release, as Kubernetes itself speaks.
+    Upstream,
+    /// `2.2.7-1+b2` and no other: a distribution's builds differ in what they fix.
+    Exact,
+}
+
+impl Software for Package {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn disruption(&self) -> Disruption {
+        self.disruption
+    }
+
+    fn unit(&self) -> Option<&'static str> {
+        self.unit
+    }
+
+    fn observe(&self, look: &Look<'_>) -> Result<Observed, Failure> {
+        let Some(installed) = look.facts.packages.get(self.package) else { return Ok(Observed::now(None)) };
+        let version = match self.scheme {
+            Scheme::Upstream => apt::upstream(&installed.version),
+            Scheme::Exact => &installed.version,
+        };
+        // A version dpkg accepts and we do not cannot be asked for, so it counts as none of ours.
+        let mut observed = Observed::now(version.parse().ok());
+        if self.unit.is_some_and(|unit| look.facts.runs_old_program(unit)) {
+            // Which version it is that still runs, nobody can tell.
+            observed.version = None;
+            observed.stale = true;
+        }
+        // A package that is not held moves with the next upgrade of the system: not what was asked for.
+        observed.stale |= !installed.held;
+        Ok(observed)
+    }
+
+    fn ensure<'a>(
+        &'a self,
+        task: &'a Task<'a>,
+        version: &'a SoftwareVersion,
+    ) -> BoxFuture<'a, Result<(), Failure>> {
+        Box::pin(async move {
+            let wanted = match self.scheme {
+                Scheme::Upstream => Wanted::Upstream(version.as_str()),
+                Scheme::Exact => Wanted::Exact(version.as_str()),
+            };
+            let installed = task.facts.packages.get(self.package);
+            if !installed.is_some_and(|installed| wanted.is(&installed.version) && installed.held) {
+                let kubernetes = task.kubernetes();
+                apt::install(
+                    task.host,
+                    &task.contents.repositories,
+                    kubernetes.as_ref(),
+                    self.package,
+                    wanted,
+                )
+                .await?;
+            }
+            if let Some(unit) = self.unit {
+                task.host.systemctl(&["daemon-reload"]).await?;
+                // Nothing if it does not run: a kubelet without a cluster, for example.
+                task.host.systemctl(&["try-restart", unit]).await.map_err(|failure| {
+                    Failure::new(Reason::ServiceFailed, format!("{unit} does not restart: {failure}"))
+                })?;
+            }
+            Ok(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        host::fake::FakeHost,
+        observe::Service,
+        software::{containerd::CONTAINERD, kubectl::KUBECTL, testing::Bench},
+    };
+
+    async fn bench(line: &'static str) -> Bench {
+        let fake = FakeHost::new(move |command| {
+            Ok(match command {
+                _ if command.starts_with("dpkg-query") => line.to_owned(),
+                _ if command.starts_with("apt-cache") => "containerd | 2.4.2-1.1 | x\n".to_owned(),
+                _ => String::new(),
+            })
+        });
+        let mut bench = Bench::new(fake);
+        bench.facts.packages = crate::apt::Packages::observe(&bench.fake.host).await.unwrap();
+        bench
+    }
+
+    fn version(text: &str) -> SoftwareVersion {
+        text.parse().unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_version_is_what_dpkg_has_installed() {
+        for (line, expected) in [
+            ("kubectl\t1.36.4-1.1\thi ", Observed::now(Some(version("1.36.4")))),
+            ("kubectl\t1.36.4-1.1\tiF ", Observed::now(None)),
+            ("other\t1\tii ", Observed::now(None)),
+            ("kubectl\t1.36.4-1.1\tii ", Observed { stale: true, ..Observed::now(Some(version("1.36.4"))) }),
+        ] {
+            assert_eq!(bench(line).await.observe(&KUBECTL), expected, "{line}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_service_that_runs_the_old_program_is_not_done() {
+        let mut bench = bench("containerd\t2.4.2-1.1\thi ").await;
+        assert!(!bench.observe(&CONTAINERD).needs_change(&version("2.4.2")));
+        let old = Service { active: true, old_program: true, ..Service::default() };
+        bench.facts.services.insert("containerd.service".into(), old);
+        assert!(bench.observe(&CONTAINERD).needs_change(&version("2.4.2")));
+        bench.ensure(&CONTAINERD, &version("2.4.2")).await.unwrap();
+        let commands = bench.fake.commands();
+        // Only the restart was missing.
+        assert_eq!(commands[1..], ["systemctl daemon-reload", "systemctl try-restart containerd.service"]);
+    }
+
+    #[tokio::test]
+    async fn another_version_is_installed() {
+        let bench = bench("containerd\t2.3.3-1.1\thi ").await;
+        bench.ensure(&CONTAINERD, &version("2.4.2")).await.unwrap();
+        assert!(bench.fake.commands().iter().any(|command| command.ends_with("containerd=2.4.2-1.1")));
+    }
+}
