@@ -235,7 +235,7 @@ mod tests {
                 "kubelet-drop-ins: []\n",
                 "configuration.d/a.yaml:1: kubelet-drop-ins: ",
             ),
-            ("metadata.yaml", "node: [\n", "metadata.yaml:2: "),
+            ("metadata.yaml", "node: w1\n\tkind: x\n", "metadata.yaml:2: "),
         ] {
             let error = error(file, text);
             assert!(error.starts_with(expected), "{error}\n  expected {expected}");
