@@ -7,12 +7,17 @@ use futures::future::BoxFuture;
 use program::Program;
 
 use super::{Disruption, Look, Observed, Software, Task, version_of_content};
-use crate::failure::Failure;
+use crate::{failure::Failure, host::Host};
 
 const FILE: &str = "/etc/modules-load.d/90-node-agent.conf";
 
 #[derive(Debug)]
 pub(crate) struct KernelModules;
+
+/// Whether the kernel has a module: it writes names with _ only, and shows most built-in ones there, too.
+fn is_loaded(host: &Host, name: &KernelModule) -> bool {
+    host.path(format!("/sys/module/{}", name.as_str().replace('-', "_"))).exists()
+}
 
 impl Software for KernelModules {
     fn name(&self) -> &'static str {
@@ -32,11 +37,7 @@ impl Software for KernelModules {
         let names: Option<BTreeSet<KernelModule>> =
             text.lines().filter(|line| !line.starts_with('#')).map(|line| line.parse().ok()).collect();
         let Some(names) = names else { return Ok(Observed::now(None)) };
-        // The kernel writes names with _ only, and shows built-in modules with parameters there, too.
-        let loaded = |name: &KernelModule| {
-            look.host.path(format!("/sys/module/{}", name.as_str().replace('-', "_"))).exists()
-        };
-        if !names.iter().all(loaded) {
+        if !names.iter().all(|name| is_loaded(look.host, name)) {
             return Ok(Observed::now(None));
         }
         Ok(Observed::now(Some(version_of_content(&names)?)))
@@ -51,10 +52,13 @@ impl Software for KernelModules {
             let names = task.content(self, version, |one| one.kernel_modules.clone())?;
             let lines: String = names.iter().map(|name| format!("{name}\n")).collect();
             task.host.write(FILE, &format!("# Written by node-agent.\n{lines}"), 0o644)?;
-            let program = Program::new("modprobe").arg("--all").args(names.iter().map(KernelModule::as_str));
-            if names.is_empty() {
+            // A kernel with everything built in has no modules to load, and modprobe would say so.
+            let missing: Vec<&str> =
+                names.iter().filter(|name| !is_loaded(task.host, name)).map(KernelModule::as_str).collect();
+            if missing.is_empty() {
                 return Ok(());
             }
+            let program = Program::new("modprobe").arg("--all").args(missing);
             task.host.insist(Reason::ConfigurationFailed, program).await.map(drop)
         })
     }
