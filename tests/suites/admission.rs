@@ -28,7 +28,7 @@ use crate::{
 /// A start and some hundred requests take seconds; this is for a machine that does something else as well.
 const LIMIT: Duration = Duration::from_mins(5);
 
-/// Three refused writes of a crowded Node take two seconds on an idle machine; with a look at each key, minutes.
+/// Three refused writes of a crowded Node take three seconds on an idle machine; with a look at each key, minutes.
 const CROWDED_LIMIT: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {

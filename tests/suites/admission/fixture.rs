@@ -139,7 +139,7 @@ impl Fixture {
     }
 
     async fn wait_until_in_force(&self) -> anyhow::Result<()> {
-        // The last three tell when the rights are there; that n1 may write comes from the Node authorizer.
+        // The last four tell when the rights are there; that n1 may write comes from the Node authorizer.
         let probes = [
             (Who::Admin, annotation("n1", READY, "true"), BY_AGENT_KEYS),
             (Who::N1, annotation("n1", PAUSED, "x"), BY_NODE_WRITES),
