@@ -23,6 +23,11 @@ pub const PLAN_OBSERVED: &str = "alpha.node.caos.ch/plan-observed";
 /// node-agent: what it does and why, as JSON ([`crate::state::State`]).
 pub const STATE: &str = "alpha.node.caos.ch/state";
 
+/// The keys with a fixed name that node-agent, and only it, writes. The admission policies name them, too.
+pub const AGENTS_KEYS: [&str; 3] = [READY, PLAN_OBSERVED, STATE];
+/// The keys with a fixed name that infrop and people write, and no node.
+pub const OTHERS_KEYS: [&str; 4] = [CHANGES_ALLOWED, PLAN, CORDONED_BY, PAUSED];
+
 const PREFIX: &str = "alpha.";
 const DESIRED_SUFFIX: &str = ".caos.ch/desired-version";
 const CURRENT_SUFFIX: &str = ".caos.ch/current-version";
@@ -39,7 +44,7 @@ pub fn current_version(software: &SoftwareName) -> String {
 
 /// Whether node-agent, and only it, writes this key.
 pub fn is_agents(key: &str) -> bool {
-    [READY, PLAN_OBSERVED, STATE].contains(&key) || between(key, CURRENT_SUFFIX).is_some()
+    AGENTS_KEYS.contains(&key) || between(key, CURRENT_SUFFIX).is_some()
 }
 
 fn between<'a>(key: &'a str, suffix: &str) -> Option<&'a str> {
@@ -198,12 +203,10 @@ mod tests {
 
     #[test]
     fn keys_belong_to_one_writer() {
-        for key in [READY, PLAN_OBSERVED, STATE, "alpha.kubelet.caos.ch/current-version"] {
+        for key in AGENTS_KEYS.into_iter().chain(["alpha.kubelet.caos.ch/current-version"]) {
             assert!(is_agents(key), "{key}");
         }
-        for key in
-            [CHANGES_ALLOWED, PLAN, CORDONED_BY, PAUSED, "alpha.kubelet.caos.ch/desired-version", "a/b"]
-        {
+        for key in OTHERS_KEYS.into_iter().chain(["alpha.kubelet.caos.ch/desired-version", "a/b"]) {
             assert!(!is_agents(key), "{key}");
         }
     }

@@ -74,6 +74,8 @@ pub struct Facts {
 pub struct Service {
     /// Whether it runs.
     pub active: bool,
+    /// Whether it runs, tries to, or ended badly: it is meant to run.
+    pub wanted: bool,
     /// Whether it ended badly.
     pub failed: bool,
     /// Whether the program it runs was replaced on the disk since.
@@ -161,6 +163,7 @@ fn parse_services(text: &str, old_program: impl Fn(&str) -> bool) -> BTreeMap<St
             let process = field("MainPID").filter(|process| *process != "0");
             let service = Service {
                 active: state == "active",
+                wanted: state != "inactive",
                 failed: state == "failed",
                 old_program: process.is_some_and(&old_program),
             };
@@ -177,13 +180,15 @@ mod tests {
     #[test]
     fn services_are_read_from_one_answer() {
         let text = "MainPID=12\nId=containerd.service\nActiveState=active\n\n\
-            MainPID=0\nId=kubelet.service\nActiveState=activating\n\nMainPID=13\nId=x.service\nActiveState=active\n";
+            MainPID=0\nId=kubelet.service\nActiveState=activating\n\nMainPID=13\nId=x.service\nActiveState=active\n\n\
+            MainPID=0\nId=y.service\nActiveState=inactive\n";
         let services = parse_services(text, |process| process == "12");
         assert_eq!(
             services["containerd.service"],
-            Service { active: true, old_program: true, ..Service::default() }
+            Service { active: true, wanted: true, old_program: true, ..Service::default() }
         );
-        assert_eq!(services["kubelet.service"], Service::default());
-        assert_eq!(services["x.service"], Service { active: true, ..Service::default() });
+        assert_eq!(services["kubelet.service"], Service { wanted: true, ..Service::default() });
+        assert_eq!(services["y.service"], Service::default());
+        assert_eq!(services["x.service"], Service { active: true, wanted: true, ..Service::default() });
     }
 }

@@ -87,6 +87,8 @@ pub async fn wait_for_phase(
         Ok(there)
     })
     .await;
-    waited.with_context(|| format!("its last status was {}", last.pointer("/service/state").unwrap_or(&last)))?;
+    waited.with_context(|| {
+        format!("its last status was {}", last.pointer("/service/state").unwrap_or(&last))
+    })?;
     Ok(last)
 }

@@ -14,7 +14,12 @@ use tests::{
 const LIMIT: Duration = Duration::from_mins(6);
 
 fn main() -> ExitCode {
-    suite([Case::new(Tier::T4, "a_host_reaches_its_metadata_restarts_once_and_says_so", LIMIT, reaches_metadata)])
+    suite([Case::new(
+        Tier::T4,
+        "a_host_reaches_its_metadata_restarts_once_and_says_so",
+        LIMIT,
+        reaches_metadata,
+    )])
 }
 
 /// Versions of the older bundle as a flow map.
@@ -25,7 +30,9 @@ fn versions() -> anyhow::Result<String> {
     let containerd = &containerd.context("the bundle has containerd")?.version;
     let containerd = containerd.rsplit_once('-').map_or(containerd.as_str(), |(version, _)| version);
     let kubernetes = &manifest.kubernetes;
-    Ok(format!("kubelet: {kubernetes}, kubeadm: {kubernetes}, kubectl: {kubernetes}, containerd: {containerd}"))
+    Ok(format!(
+        "kubelet: {kubernetes}, kubeadm: {kubernetes}, kubectl: {kubernetes}, containerd: {containerd}"
+    ))
 }
 
 async fn reaches_metadata() -> anyhow::Result<()> {
@@ -43,17 +50,17 @@ async fn reaches_metadata() -> anyhow::Result<()> {
         // What dpkg, the kernel and systemd say.
         lab.run(
             "a",
-            "for package in kubelet kubeadm kubectl containerd; do apt-mark showhold | grep -qx $package; done\n\
+            "for package in kubelet kubeadm kubectl containerd; do apt-mark showhold | grep -x $package; done\n\
              test $(cat /proc/sys/net/ipv4/ip_forward) = 1\n\
              systemctl is-active containerd\n\
-             systemctl cat kubelet | grep -q TEST=1\n\
+             systemctl cat kubelet | grep TEST=1\n\
              grep -qx '10.88.0.11 a # node-agent' /etc/hosts\n\
              grep -q '\"node\": \"a\"' /var/lib/node-agent/initialized.json\n\
              test $(journalctl --list-boots --quiet | wc -l) = 2",
         )
         .await?;
         // Nothing is left to do, and the plan says so.
-        lab.run("a", "node-agent plan | grep -qx 'nothing to do'").await?;
+        lab.run("a", "node-agent plan | grep -x 'nothing to do'").await?;
         Ok(())
     })
     .await

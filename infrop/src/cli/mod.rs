@@ -2,6 +2,7 @@
 
 mod bundle;
 mod lab;
+mod manifests;
 mod output;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -45,6 +46,8 @@ enum Command {
     Bundle(bundle::BundleCommand),
     /// Hosts on this computer, to try things on.
     Lab(lab::LabArguments),
+    /// Objects that a cluster needs beside infrop, to be applied by a person or CI.
+    Manifests(manifests::ManifestsArguments),
 }
 
 /// What all commands share.
@@ -96,6 +99,7 @@ fn start(cli: Cli) -> anyhow::Result<u8> {
             match command {
                 Command::Bundle(command) => bundle::run(command, &shared).await,
                 Command::Lab(arguments) => lab::run(arguments, &shared).await,
+                Command::Manifests(arguments) => manifests::run(&arguments),
             }
         };
         tokio::select! {

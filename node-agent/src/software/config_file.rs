@@ -54,8 +54,7 @@ impl Software for ConfigFile {
             let text = task.content(self, version, |one| (self.content)(one).cloned())?;
             task.host.write(self.unread_mark(), "", 0o600)?;
             task.host.write(self.path, &text, self.mode)?;
-            let verb = if self.reloads { "try-reload-or-restart" } else { "try-restart" };
-            task.host.systemctl(&[verb, self.unit]).await?;
+            task.refresh(self.unit, self.reloads).await?;
             task.host.remove(self.unread_mark())
         })
     }
@@ -80,10 +79,11 @@ mod tests {
     #[tokio::test]
     async fn the_version_is_the_hash_of_the_file_and_the_service_hears_of_it() {
         for (software, command) in [
-            (&CONTAINERD_CONFIG, "systemctl try-restart containerd.service"),
-            (&HAPROXY_CONFIG, "systemctl try-reload-or-restart haproxy.service"),
+            (&CONTAINERD_CONFIG, "systemctl restart containerd.service"),
+            (&HAPROXY_CONFIG, "systemctl reload-or-restart haproxy.service"),
         ] {
             let mut bench = Bench::new(FakeHost::silent());
+            bench.start(software.unit);
             let version = bench.deliver(software, content("version = 3\n"));
             assert_eq!(bench.observe(software), Observed::now(None));
             bench.ensure(software, &version).await.unwrap();
@@ -101,6 +101,9 @@ mod tests {
     async fn a_service_that_has_not_read_the_file_is_not_done() {
         let mut bench = Bench::new(FakeHost::new(|_| Err("job failed".into())));
         let version = bench.deliver(&CONTAINERD_CONFIG, content("x"));
+        // One that does not run reads it when it starts.
+        bench.ensure(&CONTAINERD_CONFIG, &version).await.unwrap();
+        bench.start(CONTAINERD_CONFIG.unit);
         bench.ensure(&CONTAINERD_CONFIG, &version).await.unwrap_err();
         assert!(bench.observe(&CONTAINERD_CONFIG).needs_change(&version));
     }

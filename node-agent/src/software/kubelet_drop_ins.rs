@@ -77,7 +77,7 @@ impl Software for KubeletDropIns {
                 task.host.write(format!("{DIRECTORY}/{name}"), &format!("{MARK}{text}"), 0o644)?;
             }
             task.host.systemctl(&["daemon-reload"]).await?;
-            task.host.systemctl(&["try-restart", "kubelet.service"]).await?;
+            task.refresh("kubelet.service", false).await?;
             task.host.remove(UNREAD)
         })
     }

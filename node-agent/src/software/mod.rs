@@ -140,6 +140,15 @@ impl Task<'_> {
         kubernetes_of(self.plan)
     }
 
+    /// Has a service take up what changed, if it is meant to run; one that nobody started stays as it is.
+    async fn refresh(&self, unit: &str, reloads: bool) -> Result<(), Failure> {
+        if !self.facts.services.get(unit).is_some_and(|service| service.wanted) {
+            return Ok(());
+        }
+        let verb = if reloads { "reload-or-restart" } else { "restart" };
+        self.host.systemctl(&[verb, unit]).await
+    }
+
     /// The delivered content of a software in a version.
     fn content<T>(
         &self,
@@ -231,6 +240,12 @@ pub(crate) mod testing {
                 plan: Plan::default(),
                 cluster: None,
             }
+        }
+
+        /// With a service that runs.
+        pub(crate) fn start(&mut self, unit: &str) {
+            let service = crate::observe::Service { active: true, wanted: true, ..Default::default() };
+            self.facts.services.insert(unit.to_owned(), service);
         }
 
         /// With a content delivered; gives its version.

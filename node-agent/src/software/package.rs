@@ -1,6 +1,6 @@
 //! Software that is one Debian package.
 
-use common::{software::SoftwareVersion, state::Reason};
+use common::software::SoftwareVersion;
 use futures::future::BoxFuture;
 
 use super::{Disruption, Look, Observed, Software, Task};
@@ -83,10 +83,7 @@ impl Software for Package {
             }
             if let Some(unit) = self.unit {
                 task.host.systemctl(&["daemon-reload"]).await?;
-                // Nothing if it does not run: a kubelet without a cluster, for example.
-                task.host.systemctl(&["try-restart", unit]).await.map_err(|failure| {
-                    Failure::new(Reason::ServiceFailed, format!("{unit} does not restart: {failure}"))
-                })?;
+                task.refresh(unit, false).await?;
             }
             Ok(())
         })
@@ -135,13 +132,13 @@ mod tests {
     async fn a_service_that_runs_the_old_program_is_not_done() {
         let mut bench = bench("containerd\t2.4.2-1.1\thi ").await;
         assert!(!bench.observe(&CONTAINERD).needs_change(&version("2.4.2")));
-        let old = Service { active: true, old_program: true, ..Service::default() };
+        let old = Service { active: true, wanted: true, old_program: true, ..Service::default() };
         bench.facts.services.insert("containerd.service".into(), old);
         assert!(bench.observe(&CONTAINERD).needs_change(&version("2.4.2")));
         bench.ensure(&CONTAINERD, &version("2.4.2")).await.unwrap();
         let commands = bench.fake.commands();
         // Only the restart was missing.
-        assert_eq!(commands[1..], ["systemctl daemon-reload", "systemctl try-restart containerd.service"]);
+        assert_eq!(commands[1..], ["systemctl daemon-reload", "systemctl restart containerd.service"]);
     }
 
     #[tokio::test]
