@@ -104,7 +104,7 @@ pub(crate) mod fake {
     /// A host in a temporary directory, whose programs answer by script and whose command lines are kept.
     pub(crate) struct FakeHost {
         pub(crate) host: Host,
-        pub(crate) root: tempfile::TempDir,
+        _root: tempfile::TempDir,
         commands: Arc<Script>,
     }
 
@@ -118,7 +118,11 @@ pub(crate) mod fake {
         pub(crate) fn new(answer: impl Fn(&str) -> Result<String, String> + Send + Sync + 'static) -> Self {
             let root = tempfile::tempdir().unwrap();
             let commands = Arc::new(Script { answer: Box::new(answer), commands: Mutex::default() });
-            Self { host: Host::new(root.path(), Arc::clone(&commands) as Arc<dyn Run>), root, commands }
+            Self {
+                host: Host::new(root.path(), Arc::clone(&commands) as Arc<dyn Run>),
+                _root: root,
+                commands,
+            }
         }
 
         /// A host where every program succeeds and says nothing.
