@@ -143,7 +143,7 @@ impl Engine {
             Decision::Finish { origin } => self.finish(origin).await,
             Decision::GiveUp(failed) => {
                 self.shared.metrics.count_failure(failed.reason);
-                tracing::error!(reason = %failed.reason, message = failed.message, "the plan is given up");
+                tracing::error!(reason = %failed.reason, "the plan is given up: {}", failed.message);
                 self.journal.give_up(failed, Timestamp::now());
                 self.unsaved = true;
             }
@@ -221,7 +221,7 @@ impl Engine {
                     return;
                 }
                 Err(failure) => {
-                    tracing::error!(reason = %failure.reason, message = failure.message, "the host cannot be observed");
+                    tracing::error!(reason = %failure.reason, "the host cannot be observed: {failure}");
                     self.shared.metrics.count_failure(failure.reason);
                     self.set_state(Phase::Waiting, Reason::ObservationFailed, failure.message);
                     let until = Timestamp::now().checked_add(SECOND_LOOK).ok();
@@ -375,7 +375,7 @@ impl Engine {
         match self.save() {
             Ok(()) => true,
             Err(failure) => {
-                self.record(failure);
+                self.record(&failure);
                 false
             }
         }
@@ -421,17 +421,16 @@ impl Engine {
     }
 
     async fn fail(&mut self, failure: Failure) {
-        self.record(failure);
+        self.record(&failure);
         self.look().await;
     }
 
-    fn record(&mut self, failure: Failure) {
-        let Failure { reason, message } = failure;
+    fn record(&mut self, failure: &Failure) {
+        let reason = failure.reason;
         let attempt = self.journal.active.as_ref().map_or(0, |active| active.attempt);
-        tracing::error!(reason = %reason, attempt, message, "the attempt failed");
+        tracing::error!(reason = %reason, attempt, "the attempt failed: {failure}");
         self.shared.metrics.count_failure(reason);
-        // The Node takes a sentence, not a log.
-        let message = annotations::shorten(&message);
+        let message = failure.summary();
         let limits = self.limits();
         self.journal.fail(Failed { reason, message }, Timestamp::now(), limits, random());
         self.fresh = false;
@@ -450,7 +449,7 @@ impl Engine {
         if self.unsaved
             && let Err(failure) = self.save()
         {
-            tracing::error!(message = failure.message, "the journal is not on the disk");
+            tracing::error!("the journal is not on the disk: {failure}");
         }
     }
 

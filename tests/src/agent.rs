@@ -81,7 +81,7 @@ pub async fn wait_for_phase(
         let Ok(status) = status(lab, host).await else { return Ok(false) };
         let is = |pointer: &str, text: &str| status.pointer(pointer).and_then(Value::as_str) == Some(text);
         let there = is("/service/state/phase", phase) && is("/service/state/reason", reason);
-        let hopeless = is("/service/state/phase", "Quarantined") && phase != "Quarantined";
+        let hopeless = is("/service/state/phase", "Quarantined") && !there;
         last = status;
         ensure!(!hopeless, "{host} is quarantined");
         Ok(there)

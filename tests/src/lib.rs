@@ -19,6 +19,7 @@ pub mod kubeadm;
 pub mod lab;
 mod pki;
 mod programs;
+pub mod repository;
 pub mod setup;
 
 pub use programs::{cargo, infrop, infrop_path, node_agent_path};

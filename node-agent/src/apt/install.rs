@@ -96,6 +96,8 @@ pub(super) fn apt_get() -> Program {
     debian(Program::new("apt-get"))
         .arg("-o")
         .arg(format!("DPkg::Lock::Timeout={LOCK_PATIENCE_SECONDS}"))
+        // Through a pseudo terminal dpkg's errors would come out of stdout.
+        .args(["-o", "Dpkg::Use-Pty=0"])
         .timeout(LIMIT)
 }
 

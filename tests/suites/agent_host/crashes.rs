@@ -1,0 +1,76 @@
+//! Agents that are killed and hosts that lose their power.
+
+use anyhow::ensure;
+use infrop::provider::lab::Power;
+use tests::{
+    agent::{self, install, metadata, wait_for_phase},
+    lab::TestLab,
+};
+
+use crate::{PATIENCE, versions};
+
+/// Kills the agent after every step of its journal: the first time at once, the second time in the middle of what
+/// follows. After that it lets the step pass, or nothing would ever end.
+const KILLER: &str = r#"
+cat > /root/killer <<'EOF'
+declare -A seen begun
+last= kills=0
+while sleep 0.005; do
+    now=$(stat -c "%i %y" /var/lib/node-agent/journal.json 2>/dev/null) || continue
+    [ "$now" = "$last" ] && continue
+    last=$now
+    text=$(cat /var/lib/node-agent/journal.json)
+    [[ $text == *'"active": null'* ]] && continue
+    step=none
+    [[ $text =~ '"change": '([^[:space:]]*) ]] && step=${BASH_REMATCH[1]} && begun[$step]=1
+    key="$step after ${#begun[@]}"
+    times=${seen[$key]:-0}
+    [ $times -ge 2 ] && continue
+    seen[$key]=$((times + 1))
+    [ $times = 1 ] && sleep 0.4
+    systemctl kill --kill-whom=main --signal=KILL node-agent && kills=$((kills + 1))
+    echo $kills > /run/kills
+done
+EOF
+systemd-run --unit=killer bash /root/killer
+"#;
+
+pub(crate) async fn killed() -> anyhow::Result<()> {
+    TestLab::with("agent-killed", &["a"], async |lab| {
+        lab.run("a", KILLER).await?;
+        // Every kill in the middle of a step counts as an attempt.
+        let config = format!("attempts: 100\n{}", agent::CONFIG);
+        install(lab, "a", &config, &metadata("a", &format!("{{ {} }}", versions()?), "{ swap: off }")).await?;
+        wait_for_phase(lab, "a", PATIENCE, "Idle", "UpToDate").await?;
+        let kills: u32 = lab.run("a", "cat /run/kills").await?.trim().parse()?;
+        // Twice at the beginning of each of five steps, and between them.
+        ensure!(kills >= 10, "only {kills} kills");
+        lab.run(
+            "a",
+            "test -z \"$(dpkg --audit)\"\n\
+             for package in kubelet kubeadm kubectl containerd; do apt-mark showhold | grep -x $package; done\n\
+             test -e /var/lib/node-agent/initialized.json",
+        )
+        .await?;
+        println!("killed {kills} times");
+        Ok(())
+    })
+    .await
+}
+
+pub(crate) async fn power_cut_during_apt() -> anyhow::Result<()> {
+    TestLab::with("agent-cut", &["a"], async |lab| {
+        let text = metadata("a", &format!("{{ {} }}", versions()?), "{}");
+        install(lab, "a", agent::CONFIG, &text).await?;
+        // dpkg has this file while it unpacks.
+        lab.cut_power_when("a", "usr/bin/kubelet.dpkg-new").await?;
+        lab.power("a", Power::On).await?;
+        let status = wait_for_phase(lab, "a", PATIENCE, "Idle", "UpToDate").await?;
+        let journal = lab.run("a", "journalctl -u node-agent --no-pager -o cat").await?;
+        ensure!(journal.contains("decided"), "{journal}");
+        ensure!(status.pointer("/journal/lastSuccess").is_some(), "{status}");
+        lab.run("a", "test -z \"$(dpkg --audit)\"; systemctl is-active containerd").await?;
+        Ok(())
+    })
+    .await
+}
