@@ -180,6 +180,8 @@ fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, ConfigError>
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
     use super::*;
 
     fn error(file: &str, text: &str) -> String {
@@ -240,5 +242,24 @@ mod tests {
             let error = error(file, text);
             assert!(error.starts_with(expected), "{error}\n  expected {expected}");
         }
+    }
+
+    /// The names of a type's fields, from the error for a field that no type has.
+    fn fields<T: DeserializeOwned + std::fmt::Debug>() -> BTreeSet<String> {
+        let error = serde_json::from_str::<T>(r#"{"?": 0}"#).unwrap_err().to_string();
+        let (_, expected) = error.split_once(", expected ").unwrap();
+        expected.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_documented_example_has_every_field_with_its_default() {
+        let document = include_str!("../../docs/usage/node-agent.md");
+        let mut blocks = document.split("```yaml\n").filter_map(|rest| rest.split("```").next());
+        let example = blocks.find(|block| block.starts_with("# config.yaml\n")).unwrap();
+        assert_eq!(parse::<Config>(Path::new("config.yaml"), example).unwrap(), Config::default());
+        let shown: BTreeMap<String, serde_json::Value> = serde_yaml::from_str(example).unwrap();
+        assert_eq!(shown.keys().cloned().collect::<BTreeSet<_>>(), fields::<Config>());
+        let kubeadm = shown["kubeadm"].as_object().unwrap();
+        assert_eq!(kubeadm.keys().cloned().collect::<BTreeSet<_>>(), fields::<Kubeadm>());
     }
 }
