@@ -26,7 +26,7 @@ use crate::{
     journal::{Failed, Journal, Limits, Origin, Step},
     node::{Chain, OwnNode, View, random},
     notify, observe,
-    observe::HostState,
+    observe::{BootId, HostState},
     provider::{IronicNode, MarkFile, Provider},
     reboot, report, software,
     software::Task,
@@ -43,6 +43,27 @@ const SECOND_LOOK: SignedDuration = SignedDuration::from_secs(15);
 /// The file of the journal.
 pub const JOURNAL: &str = "/var/lib/node-agent/journal.json";
 
+/// What an agent works with.
+#[derive(Debug)]
+pub struct Wiring {
+    /// Where its settings are.
+    pub directory: PathBuf,
+    /// Its settings.
+    pub settings: Settings,
+    /// The host.
+    pub host: Host,
+    /// The host's Node.
+    pub node: Arc<OwnNode>,
+    /// What survived.
+    pub journal: Journal,
+    /// What it shows.
+    pub shared: Arc<Shared>,
+    /// Tells when files of interest changed.
+    pub files: watch::Receiver<()>,
+    /// Tells when to end.
+    pub stop: watch::Receiver<bool>,
+}
+
 /// The agent at work.
 #[derive(Debug)]
 pub struct Engine {
@@ -58,6 +79,8 @@ pub struct Engine {
     /// Whether the journal in memory is ahead of the one on the disk.
     unsaved: bool,
     seen: HostState,
+    /// Whether the host was looked at since something other than the Node called for it.
+    known: bool,
     /// Whether nothing could have changed since the host was looked at.
     fresh: bool,
     cluster: Option<KubernetesVersion>,
@@ -68,17 +91,9 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An agent with its settings from `directory`, going on where the journal says.
-    pub fn new(
-        directory: PathBuf,
-        settings: Settings,
-        host: Host,
-        node: Arc<OwnNode>,
-        journal: Journal,
-        shared: Arc<Shared>,
-        files: watch::Receiver<()>,
-        stop: watch::Receiver<bool>,
-    ) -> Self {
+    /// An agent that goes on where its journal says.
+    pub fn new(wiring: Wiring) -> Self {
+        let Wiring { directory, settings, host, node, journal, shared, files, stop } = wiring;
         let state = State {
             phase: Phase::Waiting,
             reason: Reason::NoPlan,
@@ -100,6 +115,7 @@ impl Engine {
             journal,
             unsaved: false,
             seen: HostState::default(),
+            known: false,
             fresh: false,
             cluster: None,
             refused: None,
@@ -109,19 +125,45 @@ impl Engine {
     }
 
     /// Works until it is told to stop.
-    pub async fn run(mut self) {
-        self.look().await;
-        self.journal.recover(&self.seen.facts.boot, Timestamp::now(), self.limits());
-        self.unsaved = true;
+    pub async fn run(mut self, boot: &BootId) {
+        self.recover(boot);
         notify::ready();
         while !*self.stop.borrow() {
             self.pass().await;
         }
     }
 
+    /// Makes of a step that never ended what it is: a reboot, or an attempt that was cut off.
+    fn recover(&mut self, boot: &BootId) {
+        let before = self.journal.clone();
+        self.journal.recover(boot, Timestamp::now(), self.limits());
+        self.unsaved = self.journal != before;
+        let failure = |journal: &Journal| match (&journal.active, &journal.quarantine) {
+            (Some(active), _) => active.failure.clone(),
+            (None, Some(quarantine)) => Some(quarantine.failure.clone()),
+            (None, None) => None,
+        };
+        if let Some(Failed { reason, message }) =
+            failure(&self.journal).filter(|new| Some(new) != failure(&before).as_ref())
+        {
+            tracing::warn!(reason = %reason, "the last attempt was cut off: {message}");
+            self.shared.metrics.count_failure(reason);
+        }
+    }
+
     /// One decision and its action.
     async fn pass(&mut self) {
-        let decision = self.decide().await;
+        if !self.known && !self.look().await {
+            return;
+        }
+        let mut decision = self.decide().await;
+        if !self.fresh && self.is_verdict(&decision) {
+            // What was seen before the plan came says nothing about it.
+            if !self.look().await {
+                return;
+            }
+            decision = self.decide().await;
+        }
         if !matches!(decision, Decision::Rest(_)) {
             tracing::info!(plan = ?self.asked_plan().map(|plan| plan.id().to_string()), action = %decision, "decided");
         }
@@ -147,6 +189,16 @@ impl Engine {
                 self.journal.give_up(failed, Timestamp::now());
                 self.unsaved = true;
             }
+        }
+    }
+
+    /// Whether a decision says of a plan for the first time how the host stands to it.
+    fn is_verdict(&self, decision: &Decision) -> bool {
+        match decision {
+            Decision::Rest(Rest { standing: Standing::At(plan), .. }) => {
+                !self.journal.ready || self.journal.observed.as_ref() != Some(plan)
+            }
+            _ => false,
         }
     }
 
@@ -209,27 +261,25 @@ impl Engine {
         }
     }
 
-    /// Looks at the host.
-    async fn look(&mut self) {
+    /// Looks at the host; false if that failed, after a pause.
+    async fn look(&mut self) -> bool {
         let plan = self.asked_plan();
         let kubeconfig = self.settings.config.kubeconfig.clone();
-        loop {
-            match observe::observe(&self.host, &self.settings.contents, &kubeconfig, plan.as_ref()).await {
-                Ok(seen) => {
-                    self.seen = seen;
-                    self.fresh = true;
-                    return;
-                }
-                Err(failure) => {
-                    tracing::error!(reason = %failure.reason, "the host cannot be observed: {failure}");
-                    self.shared.metrics.count_failure(failure.reason);
-                    self.set_state(Phase::Waiting, Reason::ObservationFailed, failure.message);
-                    let until = Timestamp::now().checked_add(SECOND_LOOK).ok();
-                    self.wait(until).await;
-                    if *self.stop.borrow() {
-                        return;
-                    }
-                }
+        match observe::observe(&self.host, &self.settings.contents, &kubeconfig, plan.as_ref()).await {
+            Ok(seen) => {
+                self.seen = seen;
+                self.known = true;
+                self.fresh = true;
+                true
+            }
+            Err(failure) => {
+                tracing::error!(reason = %failure.reason, "the host cannot be observed: {failure}");
+                self.shared.metrics.count_failure(failure.reason);
+                self.known = false;
+                self.set_state(Phase::Waiting, Reason::ObservationFailed, failure.summary());
+                self.publish().await;
+                self.wait(Timestamp::now().checked_add(SECOND_LOOK).ok()).await;
+                false
             }
         }
     }
@@ -277,7 +327,7 @@ impl Engine {
         self.set_state(Phase::Changing, Reason::ChangingSoftware, "beginning".to_owned());
         self.publish().await;
         self.save_if_needed();
-        self.look().await;
+        self.known = false;
     }
 
     /// Says what comes next, and whether it still may: the answer to the write is read after the last step.
@@ -287,10 +337,13 @@ impl Engine {
             // Nothing to write, so nothing was read.
             if let Err(error) = self.node.read().await {
                 tracing::warn!(error = %Chain(&error), "the Node cannot be read");
+                if error.is_refusal() {
+                    self.refused = Some(error.to_string());
+                }
             }
         }
-        if !self.fresh {
-            self.look().await;
+        if !self.fresh && !self.look().await {
+            return false;
         }
         self.decide().await == *decision
     }
@@ -317,9 +370,12 @@ impl Engine {
         let took = started.elapsed();
         self.shared.metrics.observe_change(name, took);
         if let Err(failure) = result {
-            return self.fail(failure).await;
+            return self.fail(&failure);
         }
-        self.look().await;
+        if !self.look().await {
+            // The step stays open in the journal until it can be seen how it went.
+            return;
+        }
         let reached = wanted(&plan, &self.seen).iter().all(|(other, wanted)| {
             other != name || self.seen.observed(name.as_str()).is_some_and(|seen| !seen.needs_change(wanted))
         });
@@ -328,7 +384,7 @@ impl Engine {
             let found = found.map_or_else(|| "none".to_owned(), |version| version.to_string());
             let message =
                 format!("{name} was brought to {version} without an error, and the host has {found}");
-            return self.fail(Failure::new(Reason::VersionUnchanged, message)).await;
+            return self.fail(&Failure::new(Reason::VersionUnchanged, message));
         }
         tracing::info!(software = %name, version = %version, seconds = took.as_secs_f64(), "changed");
         self.journal.end_step();
@@ -352,19 +408,19 @@ impl Engine {
                 let until = Timestamp::now().checked_add(SECOND_LOOK).ok();
                 return self.wait(until).await;
             }
-            Err(failure) => return self.fail(failure).await,
+            Err(failure) => return self.fail(&failure),
         }
         if !self.begin(Step::Reboot) {
             return;
         }
         if let Err(failure) = reboot::order(&self.host).await {
-            return self.fail(failure).await;
+            return self.fail(&failure);
         }
         // The end of this process is part of the restart.
         let stopped = tokio::time::timeout(REBOOT_PATIENCE, self.stop.wait_for(|stop| *stop)).await.is_ok();
         if !stopped {
             let message = format!("the host did not go down within {} s", REBOOT_PATIENCE.as_secs());
-            self.fail(Failure::new(Reason::RebootFailed, message)).await;
+            self.fail(&Failure::new(Reason::RebootFailed, message));
         }
     }
 
@@ -385,14 +441,16 @@ impl Engine {
     async fn finish(&mut self, origin: Origin) {
         self.set_state(Phase::Verifying, Reason::CheckingServices, "checking services".to_owned());
         self.publish().await;
-        self.look().await;
+        if !self.look().await {
+            return;
+        }
         let checked = to_the_end(verify(&self.host, &self.seen), self.stop.clone()).await;
         let result = match checked {
             Ok(()) if origin == Origin::Metadata => self.mark_initialized().await,
             other => other,
         };
         if let Err(failure) = result {
-            return self.fail(failure).await;
+            return self.fail(&failure);
         }
         if self.decide().await == (Decision::Finish { origin }) {
             self.journal.finish(Timestamp::now());
@@ -420,9 +478,9 @@ impl Engine {
         MarkFile { host: &self.host }.mark_initialized(&mark).await
     }
 
-    async fn fail(&mut self, failure: Failure) {
-        self.record(&failure);
-        self.look().await;
+    fn fail(&mut self, failure: &Failure) {
+        self.record(failure);
+        self.known = false;
     }
 
     fn record(&mut self, failure: &Failure) {
@@ -518,7 +576,7 @@ impl Engine {
 
     /// Waits until there is a reason to look again, at the latest until `until`.
     async fn wait(&mut self, until: Option<Timestamp>) {
-        let resync = Duration::from_secs(self.settings.config.resync_seconds.into());
+        let resync = Duration::from_secs(self.settings.config.resync_seconds.get().into());
         let pause = until.map_or(resync, |until| {
             let left = until.duration_since(Timestamp::now());
             Duration::try_from(left).unwrap_or_default().min(resync)
@@ -540,7 +598,7 @@ impl Engine {
             Ok(settings) => self.settings = settings,
             Err(error) => tracing::error!(error = %Chain(&error), "the old settings stay in force"),
         }
-        Box::pin(self.look()).await;
+        self.known = false;
     }
 }
 

@@ -129,6 +129,14 @@ pub enum JournalError {
         /// Why.
         source: io::Error,
     },
+    /// It is no journal.
+    #[error("the journal {} is damaged", .path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where.
+        source: serde_json::Error,
+    },
     /// A later node-agent wrote it.
     #[error(
         "the journal {} has form {found}, and this node-agent knows forms up to {FORMAT}: install the later version again",
@@ -159,27 +167,32 @@ impl Default for Journal {
 impl Journal {
     /// Reads the journal; a host without one has done nothing yet.
     pub fn read(path: &Path) -> Result<Self, JournalError> {
-        let unreadable = |source| JournalError::Unreadable { path: path.to_owned(), source };
-        let Some(text) = files::read(path).map_err(unreadable)? else { return Ok(Self::default()) };
         #[derive(Deserialize)]
         struct Form {
             format: u32,
         }
+        let unreadable = |source| JournalError::Unreadable { path: path.to_owned(), source };
+        let Some(text) = files::read(path).map_err(unreadable)? else { return Ok(Self::default()) };
         if let Ok(Form { format: found }) = serde_json::from_str(&text)
             && found > FORMAT
         {
             return Err(JournalError::TooNew { path: path.to_owned(), found });
         }
-        match serde_json::from_str(&text) {
-            Ok(journal) => Ok(journal),
-            Err(error) => {
-                // We replace it in one step, so someone else wrote it. Without it a plan starts again from the
-                // first attempt, which is safe; the text is kept for people.
+        serde_json::from_str(&text).map_err(|source| JournalError::Damaged { path: path.to_owned(), source })
+    }
+
+    /// Reads the journal for the service. A damaged one is kept aside for people: we replace it in one step, so
+    /// someone else wrote it, and without it a plan starts again from the first attempt, which is safe.
+    pub fn take(path: &Path) -> Result<Self, JournalError> {
+        match Self::read(path) {
+            Err(JournalError::Damaged { source, .. }) => {
                 let aside = path.with_extension("damaged");
-                std::fs::rename(path, &aside).map_err(unreadable)?;
-                tracing::error!(%error, kept = %aside.display(), "the journal is damaged; starting a new one");
+                std::fs::rename(path, &aside)
+                    .map_err(|source| JournalError::Unreadable { path: path.to_owned(), source })?;
+                tracing::error!(kept = %aside.display(), "the journal is damaged ({source}); starting a new one");
                 Ok(Self::default())
             }
+            other => other,
         }
     }
 
@@ -348,7 +361,9 @@ mod tests {
         std::fs::write(&path, r#"{"format": 2, "other": []}"#).unwrap();
         assert!(matches!(Journal::read(&path), Err(JournalError::TooNew { found: 2, .. })));
         std::fs::write(&path, "{").unwrap();
-        assert_eq!(Journal::read(&path).unwrap(), Journal::default());
+        // Looking at it leaves it; only the service puts it away.
+        assert!(matches!(Journal::read(&path), Err(JournalError::Damaged { .. })));
+        assert_eq!(Journal::take(&path).unwrap(), Journal::default());
         assert_eq!(std::fs::read_to_string(directory.path().join("journal.damaged")).unwrap(), "{");
     }
 

@@ -23,7 +23,7 @@ use kube::{
     core::PartialObjectMeta,
 };
 use serde::Deserialize;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 /// Names the writer in the Node's managed fields.
 const FIELD_MANAGER: &str = "node-agent";
@@ -112,6 +112,8 @@ pub struct OwnNode {
     name: NodeName,
     kubeconfig: PathBuf,
     view: watch::Sender<View>,
+    /// A request failed: the watch may hang on a dead connection, too.
+    doubt: Notify,
     client: Mutex<Option<ClientBox>>,
 }
 
@@ -128,7 +130,7 @@ impl OwnNode {
     /// The Node of a name, reached with a credential that may not be there yet.
     pub fn new(name: NodeName, kubeconfig: PathBuf) -> Self {
         let (view, _) = watch::channel(silent_or_unjoined(&kubeconfig));
-        Self { name, kubeconfig, view, client: Mutex::default() }
+        Self { name, kubeconfig, view, doubt: Notify::new(), client: Mutex::default() }
     }
 
     /// Its name.
@@ -151,7 +153,12 @@ impl OwnNode {
                 let _ = files.changed().await;
                 continue;
             }
-            match self.watch_once().await {
+            let watched = tokio::select! {
+                watched = self.watch_once() => watched,
+                // A new watch starts with the present state: it shows at once whether the server is there.
+                () = self.doubt.notified() => Ok(()),
+            };
+            match watched {
                 Ok(()) => delay = SHORTEST_DELAY,
                 Err(error) => {
                     self.note_silence(&error);
@@ -234,6 +241,7 @@ impl OwnNode {
             && !error.is_refusal()
         {
             self.note_silence(error);
+            self.doubt.notify_one();
         }
         answer
     }
