@@ -204,6 +204,11 @@ impl Engine {
 
     async fn decide(&mut self) -> Decision {
         let asked = self.asked();
+        if self.journal.hear(&asked) {
+            // At once: if this process ends and the API server goes away, the disk is all that knows it.
+            self.unsaved = true;
+            self.save_if_needed();
+        }
         if let Some(message) = &self.refused
             && self.seen.facts.joined
         {
@@ -300,23 +305,7 @@ impl Engine {
 
     fn stand(&mut self, standing: Standing) {
         let before = self.journal.clone();
-        match standing {
-            Standing::Keep => {}
-            Standing::NoPlan => {
-                self.journal.observed = None;
-                self.journal.ready = true;
-                self.journal.active = None;
-            }
-            Standing::At(plan) => {
-                self.journal.observed = Some(plan);
-                self.journal.ready = true;
-                self.journal.active = None;
-            }
-            Standing::Missed(plan) => {
-                self.journal.observed = Some(plan);
-                self.journal.ready = false;
-            }
-        }
+        self.journal.stand(standing);
         self.unsaved |= self.journal != before;
     }
 

@@ -176,7 +176,7 @@ pub fn kubernetes_of(plan: &Plan) -> Option<KubernetesVersion> {
     let version = |name: &str| {
         plan.desired.iter().find(|(key, _)| key.as_str() == name).map(|(_, version)| version.as_str().parse())
     };
-    [kubeadm::KUBEADM.name(), kubelet::KUBELET.name(), kubectl::KUBECTL.name()]
+    [KUBERNETES, kubeadm::KUBEADM.name(), kubelet::KUBELET.name(), kubectl::KUBECTL.name()]
         .into_iter()
         .find_map(|name| version(name)?.ok())
 }
