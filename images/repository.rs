@@ -87,6 +87,7 @@ impl Keys {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
 
     #[test]
     fn the_release_file_has_apts_date_form_and_the_indexs_hash() {

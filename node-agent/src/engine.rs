@@ -165,7 +165,8 @@ impl Engine {
             decision = self.decide().await;
         }
         if !matches!(decision, Decision::Rest(_)) {
-            tracing::info!(plan = ?self.asked_plan().map(|plan| plan.id().to_string()), action = %decision, "decided");
+            let plan = self.asked_plan().map(|plan| plan.id().to_string());
+            tracing::info!(plan, "next: {decision}");
         }
         match decision {
             Decision::Rest(rest) => self.rest(rest).await,
@@ -262,7 +263,7 @@ impl Engine {
         }
         match self.node.cluster_version().await {
             Ok(version) => self.cluster = Some(version),
-            Err(error) => tracing::warn!(error = %Chain(&error), "kubeadm-config cannot be read"),
+            Err(error) => tracing::warn!("kubeadm-config cannot be read: {}", Chain(&error)),
         }
     }
 
@@ -325,7 +326,7 @@ impl Engine {
         if !self.publish().await && matches!(&*self.view.borrow(), View::Seen { .. }) {
             // Nothing to write, so nothing was read.
             if let Err(error) = self.node.read().await {
-                tracing::warn!(error = %Chain(&error), "the Node cannot be read");
+                tracing::warn!("the Node cannot be read: {}", Chain(&error));
                 if error.is_refusal() {
                     self.refused = Some(error.to_string());
                 }
@@ -375,7 +376,7 @@ impl Engine {
                 format!("{name} was brought to {version} without an error, and the host has {found}");
             return self.fail(&Failure::new(Reason::VersionUnchanged, message));
         }
-        tracing::info!(software = %name, version = %version, seconds = took.as_secs_f64(), "changed");
+        tracing::info!(software = %name, version = %version, seconds = took.as_secs_f64(), "{name} is at {version}");
         self.journal.end_step();
         self.unsaved = true;
         self.save_if_needed();
@@ -554,7 +555,7 @@ impl Engine {
         match self.node.patch(&patch).await {
             Ok(()) => true,
             Err(error) => {
-                tracing::warn!(error = %Chain(&error), "the Node's annotations cannot be written");
+                tracing::warn!("the Node's annotations cannot be written: {}", Chain(&error));
                 if error.is_refusal() {
                     self.refused = Some(error.to_string());
                 }
@@ -577,7 +578,7 @@ impl Engine {
             _ = self.stop.wait_for(|stop| *stop) => return,
             () = sleep(pause) => {}
             () = self.shared.retry.notified() => {
-                tracing::info!(quarantined = self.journal.quarantine.is_some(), "a person asked for another attempt");
+                tracing::info!("a person asked for another attempt");
                 self.journal.retry();
                 self.unsaved = true;
             }
@@ -585,7 +586,7 @@ impl Engine {
         }
         match Settings::read(&self.directory) {
             Ok(settings) => self.settings = settings,
-            Err(error) => tracing::error!(error = %Chain(&error), "the old settings stay in force"),
+            Err(error) => tracing::error!("the old settings stay in force: {}", Chain(&error)),
         }
         self.known = false;
     }

@@ -275,7 +275,7 @@ impl OwnNode {
             true
         });
         if was_heard {
-            tracing::warn!(error = format!("{:#}", Chain(error)), "the Node cannot be followed");
+            tracing::warn!("the Node cannot be followed: {}", Chain(error));
         }
     }
 

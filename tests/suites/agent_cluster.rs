@@ -59,6 +59,8 @@ async fn goes_up() -> anyhow::Result<()> {
         // A worker is never ahead of the control plane, permit or not.
         nodes.ask("w1", &to, true).await?;
         nodes.wait_for_reason("w1", PATIENCE, "SkewNewerThanApiServer").await?;
+        // It begins by itself as soon as it may, and is killed from then on.
+        lab.run("w1", KILLER).await?;
         nodes.upgrade_control_plane(&to).await?;
 
         try_join(nodes.upgrade_with_kills(&to), nodes.upgrade_with_cuts(&to)).await?;
@@ -196,9 +198,8 @@ impl Nodes<'_> {
         Ok(())
     }
 
-    /// A worker whose agent is killed after every step of its journal. It waits for the control plane by itself.
+    /// A worker whose agent is killed after every step of its journal.
     async fn upgrade_with_kills(&self, plan: &Plan) -> anyhow::Result<()> {
-        self.lab.run("w1", KILLER).await?;
         self.wait_until("w1", PATIENCE, "upgraded", |node| node.is_done(plan)).await?;
         let kills = self.lab.run("w1", "systemctl stop killer; cat /run/kills").await?;
         for step in ["containerd", "kubeadm", "kubernetes", "kubelet", "kubectl"] {

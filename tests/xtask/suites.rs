@@ -1,4 +1,4 @@
-//! Running all tests: set up, build, then the cluster test beside the others, for it mostly waits.
+//! Running all tests: set up, build, then the cluster tests beside the others, for they mostly wait.
 
 use std::{
     path::{Path, PathBuf},
@@ -18,10 +18,10 @@ use tokio::{
 use crate::cargo;
 
 /// Suites on hosts.
-const HOST_SUITES: [&str; 5] = ["lab", "agent_package", "agent_host", "agent_cluster", CLUSTER_SUITE];
+const HOST_SUITES: [&str; 5] = ["lab", "agent_package", "agent_host", "agent_cluster", "first_cluster"];
 
-/// The longest suite. It spends its minutes waiting for kubeadm.
-const CLUSTER_SUITE: &str = "first_cluster";
+/// The longest suites. They spend their minutes waiting for kubeadm, one after the other.
+const CLUSTER_SUITES: [&str; 2] = ["first_cluster", "agent_cluster"];
 
 /// A test program that cargo built.
 #[derive(Debug, Clone)]
@@ -46,7 +46,7 @@ pub(crate) async fn run(quick: bool, steps: &Steps) -> anyhow::Result<bool> {
     let suites = steps.step("build the tests", build()).await?;
     let wanted = |suite: &Suite| !quick || !HOST_SUITES.contains(&suite.name.as_str());
     let (cluster, others): (Vec<Suite>, Vec<Suite>) =
-        suites.into_iter().filter(wanted).partition(|suite| suite.name == CLUSTER_SUITE);
+        suites.into_iter().filter(wanted).partition(|suite| CLUSTER_SUITES.contains(&suite.name.as_str()));
     let others = async {
         let mut tally = run_all(&others, steps).await?;
         tally.add(steps.step("test the documentation", run_documentation()).await?);

@@ -89,7 +89,8 @@ async fn end_with_signals(stop: watch::Sender<bool>) {
 }
 
 fn filter() -> EnvFilter {
-    EnvFilter::try_from_env("NODE_AGENT_LOG").unwrap_or_else(|_| EnvFilter::new("info"))
+    // What the client library says of broken connections, the agent says once and in its own words.
+    EnvFilter::try_from_env("NODE_AGENT_LOG").unwrap_or_else(|_| EnvFilter::new("info,kube_client=off"))
 }
 
 /// To journald with fields where systemd runs us, else to stderr.

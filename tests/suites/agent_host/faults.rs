@@ -70,9 +70,12 @@ sleep 1; systemctl is-active holder"#;
         lab.run("a", &format!("cat > /etc/node-agent/metadata.yaml <<'EOF'\n{metadata}EOF")).await?;
         // It waits for a while, for most locks go away; then it says who is to blame.
         wait_for_phase(lab, "a", PATIENCE, "Changing", "ChangingSoftware").await?;
+        // Meanwhile nobody restarts the host by accident.
+        lab.run("a", "systemd-inhibit --list --no-pager | grep 'node-agent.*shutdown.*block'").await?;
         wait_for_phase(lab, "a", PATIENCE, "Quarantined", "PackageLockHeld").await?;
         lab.run("a", "systemctl stop holder; node-agent retry").await?;
         wait_for_phase(lab, "a", PATIENCE, "Idle", "UpToDate").await?;
+        lab.run("a", "test -z \"$(systemd-inhibit --list --no-pager | grep node-agent)\"").await?;
         Ok(())
     })
     .await

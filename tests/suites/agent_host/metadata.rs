@@ -33,6 +33,18 @@ pub(crate) async fn reached() -> anyhow::Result<()> {
              test $(journalctl --list-boots --quiet | wc -l) = 2",
         )
         .await?;
+        // What systemd, journald and Prometheus see of it.
+        lab.run(
+            "a",
+            "systemctl show node-agent --property=SubState,StatusText | grep -A1 'SubState=running' \
+             | grep 'StatusText=Idle (UpToDate)'\n\
+             test $(systemctl show node-agent --property=WatchdogUSec --value) = 1min\n\
+             journalctl -u node-agent -o json | grep '\"F_SOFTWARE\":\"kubelet\"' >/dev/null\n\
+             curl --silent --unix-socket /run/node-agent/node-agent.sock http://localhost/metrics > /run/metrics\n\
+             grep 'node_agent_phase{phase=\"Idle\"} 1' /run/metrics\n\
+             grep 'node_agent_last_success_timestamp_seconds 1' /run/metrics",
+        )
+        .await?;
         // Nothing is left to do, and the plan says so.
         lab.run("a", "node-agent plan | grep -x 'nothing to do'").await?;
         Ok(())
