@@ -287,6 +287,10 @@ impl Engine {
             // Nothing to write, so nothing was read.
             if let Err(error) = self.node.read().await {
                 tracing::warn!(error = %Chain(&error), "the Node cannot be read");
+                // What was read before is no permit: it was read before the last step.
+                if error.is_refusal() {
+                    self.refused = Some(error.to_string());
+                }
             }
         }
         if !self.fresh {
