@@ -529,9 +529,11 @@ impl Engine {
             Duration::try_from(left).unwrap_or_default().min(resync)
         });
         self.fresh = false;
+        let mut look = true;
         tokio::select! {
-            // What the Node says is acted on at once; the host is looked at before it is touched.
-            _ = self.view.changed() => return,
+            // What the Node says is acted on at once; the host is looked at before it is touched. A content that was
+            // delivered just before a plan that names it is part of what is said.
+            _ = self.view.changed() => look = false,
             _ = self.stop.wait_for(|stop| *stop) => return,
             () = sleep(pause) => {}
             () = self.shared.retry.notified() => {
@@ -541,11 +543,19 @@ impl Engine {
             }
             _ = self.files.changed() => {}
         }
+        self.read_settings();
+        if look {
+            Box::pin(self.look()).await;
+        } else {
+            self.seen.contents = self.settings.contents.versions();
+        }
+    }
+
+    fn read_settings(&mut self) {
         match Settings::read(&self.directory) {
             Ok(settings) => self.settings = settings,
             Err(error) => tracing::error!(error = %Chain(&error), "the old settings stay in force"),
         }
-        Box::pin(self.look()).await;
     }
 }
 
