@@ -21,7 +21,7 @@ pub(crate) async fn run(debug: bool, steps: &Steps) -> anyhow::Result<PathBuf> {
 pub(crate) async fn build(debug: bool) -> anyhow::Result<PathBuf> {
     let output = cargo()
         .args(["build", "--quiet", "--package", "node-agent", "--message-format=json-render-diagnostics"])
-        .args(["--profile", if debug { "dev" } else { "release" }])
+        .args(["--profile", if debug { "dev" } else { "agent" }])
         .stderr(Stdio::inherit())
         .output()
         .await?;

@@ -12,7 +12,7 @@ use serde::Serialize;
 /// What to measure.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
-    /// node-agent of the release profile beside an API server on loopback: reaction, then rest.
+    /// node-agent as it is packaged, beside an API server on loopback: reaction, then rest.
     Agent {
         /// How long it is watched at rest.
         #[arg(long, default_value_t = 5)]
