@@ -13,7 +13,8 @@ mod digest;
 mod error;
 pub mod kubernetes;
 pub mod node;
-mod package;
+pub mod package;
+pub mod repository;
 pub mod steps;
 pub mod tools;
 

@@ -1,4 +1,4 @@
-//! Debian packages: those of the bundle and the agent's.
+//! Debian packages: those of the bundle, the agent's, and those that tests make.
 
 use std::{
     fmt::Write as _,
@@ -16,46 +16,67 @@ const MAINTAINER: &str = "infrop <infrop@caos.ch>";
 
 /// A package to build.
 #[derive(Debug, Clone)]
-pub(crate) struct Package {
-    pub(crate) name: &'static str,
+pub struct Package {
+    /// Its name.
+    pub name: &'static str,
     /// With the revision, where there is one.
-    pub(crate) version: String,
-    pub(crate) depends: &'static str,
-    pub(crate) recommends: &'static str,
-    pub(crate) description: &'static str,
-    pub(crate) files: Vec<PackagedFile>,
+    pub version: String,
+    /// What it needs; empty for nothing.
+    pub depends: &'static str,
+    /// What usually comes with it; empty for nothing.
+    pub recommends: &'static str,
+    /// One line.
+    pub description: &'static str,
+    /// Its files.
+    pub files: Vec<PackagedFile>,
     /// Runs after unpacking; empty for none.
-    pub(crate) postinst: &'static str,
+    pub postinst: &'static str,
     /// Runs before removal; empty for none.
-    pub(crate) prerm: &'static str,
+    pub prerm: &'static str,
     /// Runs after removal and when it is purged; empty for none.
-    pub(crate) postrm: &'static str,
+    pub postrm: &'static str,
 }
 
 /// A file of a package.
 #[derive(Debug, Clone)]
-pub(crate) enum PackagedFile {
+pub enum PackagedFile {
     /// A program, copied from the build.
-    Program { from: PathBuf, to: &'static str },
+    Program {
+        /// Where it is now.
+        from: PathBuf,
+        /// Where it will be.
+        to: &'static str,
+    },
     /// A text, mode 644.
-    Text { text: &'static str, to: &'static str },
+    Text {
+        /// The text.
+        text: &'static str,
+        /// Where it will be.
+        to: &'static str,
+    },
     /// An empty directory, mode 755.
-    Directory { to: &'static str },
+    Directory {
+        /// Where it will be.
+        to: &'static str,
+    },
 }
 
 /// A package that was built, with what an index says of it.
 #[derive(Debug, Clone)]
-pub(crate) struct Built {
-    pub(crate) name: &'static str,
-    pub(crate) version: String,
-    pub(crate) file_name: String,
+pub struct Built {
+    /// Its name.
+    pub name: &'static str,
+    /// Its version.
+    pub version: String,
+    /// The file's name.
+    pub file_name: String,
     /// The stanza of the repository's index.
-    pub(crate) index_entry: String,
+    pub index_entry: String,
 }
 
 impl Package {
     /// Builds the package into `directory`, with `work` as scratch.
-    pub(crate) async fn build(&self, directory: &Path, work: &Path) -> Result<Built, Error> {
+    pub async fn build(&self, directory: &Path, work: &Path) -> Result<Built, Error> {
         let tree = work.join(format!("deb-{}", self.name));
         let size = self.lay_out(&tree)?;
         let control = self.control(size);

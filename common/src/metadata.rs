@@ -458,4 +458,61 @@ configuration:
             assert!(serde_yaml::from_str::<Metadata>(&text).is_err(), "{to}");
         }
     }
+
+    /// The YAML block of a document that begins with the comment `# NAME`.
+    fn example<'a>(document: &'a str, name: &str) -> &'a str {
+        let start = format!("# {name}\n");
+        let mut blocks = document.split("```yaml\n").filter_map(|rest| rest.split("```").next());
+        blocks.find(|block| block.starts_with(&start)).unwrap()
+    }
+
+    #[test]
+    fn the_documented_example_has_every_field() {
+        let document = include_str!("../../docs/usage/node-agent.md");
+        let metadata: Metadata = serde_yaml::from_str(example(document, "metadata.yaml")).unwrap();
+        // Without dots: a new field has to be documented.
+        let Metadata {
+            api_version: ApiVersion::V1Alpha1,
+            kind: Kind::NodeMetadata,
+            node: _,
+            ironic: Some(Ironic { url: _, node: _, credential_file: _, credential: _, ca_file: Some(_) }),
+            software,
+            repositories,
+            bundle: Some(_),
+            configuration:
+                Configuration {
+                    containerd_config: Some(_),
+                    haproxy_config: Some(_),
+                    hostname: Some(_),
+                    images: Some(_),
+                    keepalived_config: Some(_),
+                    kernel_modules: Some(_),
+                    kubelet_drop_ins: Some(_),
+                    swap: Some(_),
+                    sysctl: Some(_),
+                },
+        } = metadata
+        else {
+            panic!("a field is missing")
+        };
+        assert!(!software.is_empty());
+        assert!(repositories.iter().any(|one| matches!(one.key, Key::Key(_)) && !one.components.is_empty()));
+        assert!(repositories.iter().any(|one| matches!(one.key, Key::KeyFile(_))));
+    }
+
+    #[test]
+    fn the_documented_hashes_are_right() {
+        let document = include_str!("../../docs/usage/annotations.md");
+        let content: Configuration =
+            serde_yaml::from_str(example(document, "configuration.d/sysctl.yaml")).unwrap();
+        let mut desired = content.versions().unwrap();
+        for name in ["kubeadm", "kubelet", "kubectl"] {
+            desired.insert(name.parse().unwrap(), "1.37.1".parse().unwrap());
+        }
+        let written = crate::annotations::write_plan(&Plan::new(desired));
+        // The worked example writes just these annotations.
+        for (key, value) in written {
+            assert!(document.contains(&format!("{key}={value}")), "{key}={value}");
+        }
+    }
 }

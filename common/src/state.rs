@@ -169,4 +169,18 @@ mod tests {
         );
         assert_eq!(serde_json::from_str::<State>(&text).unwrap(), state);
     }
+
+    #[test]
+    fn the_runbook_has_every_code_and_no_other() {
+        let runbook = include_str!("../../docs/usage/reasons.md");
+        let mut headings: Vec<&str> = runbook.lines().filter_map(|line| line.strip_prefix("### ")).collect();
+        headings.sort_unstable();
+        let mut reasons: Vec<&str> = Reason::ALL.iter().map(|reason| reason.as_str()).collect();
+        reasons.sort_unstable();
+        assert_eq!(headings, reasons);
+        let row = |line: &'static str| Some(line.strip_prefix("| `")?.split_once('`')?.0);
+        let rows: Vec<&str> = runbook.lines().filter_map(row).collect();
+        let phases: Vec<&str> = Phase::ALL.iter().map(|phase| phase.as_str()).collect();
+        assert_eq!(rows, phases);
+    }
 }

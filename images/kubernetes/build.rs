@@ -15,7 +15,7 @@ use super::{
     component::{ARCHITECTURE, Binary, Component, Release, containerd_for},
     contents,
     manifest::{self, FORMAT, ImageEntry, Manifest, PackageEntry},
-    pins, repository,
+    pins,
     source::{Order, Source, Wish},
 };
 use crate::{
@@ -218,7 +218,7 @@ async fn make_packages(
                 built.push(package.build(&apt, &work.scratch).await?);
             }
             let label = format!("Kubernetes {version}");
-            repository::publish(&apt, &built, &label, Timestamp::now()).await?;
+            crate::repository::publish(&apt, &built, &label, Timestamp::now()).await?;
             Ok(built
                 .into_iter()
                 .map(|built| PackageEntry {

@@ -13,7 +13,6 @@ mod component;
 mod contents;
 mod manifest;
 mod pins;
-mod repository;
 mod source;
 
 use std::path::{Path, PathBuf};

@@ -3,6 +3,7 @@
 use std::{
     fs, io,
     net::SocketAddr,
+    num::NonZeroU32,
     path::{Path, PathBuf},
 };
 
@@ -18,7 +19,7 @@ pub const DIRECTORY: &str = "/etc/node-agent";
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub struct Config {
-    /// The Node's name, if neither the metadata nor the host's name tells it.
+    /// The Node's name, if it is neither the one in the metadata nor, without metadata, the host's name.
     pub node: Option<NodeName>,
     /// The kubelet's credential.
     pub kubeconfig: PathBuf,
@@ -29,7 +30,7 @@ pub struct Config {
     /// Seconds that a plan under way waits for an API server that is away, before it goes on without.
     pub api_patience_seconds: u32,
     /// Seconds until the host is looked at again although nothing happened.
-    pub resync_seconds: u32,
+    pub resync_seconds: NonZeroU32,
     /// Where metrics are served beside the socket; a loopback address.
     pub metrics_address: Option<LoopbackAddress>,
     /// How kubeadm is called.
@@ -72,7 +73,7 @@ impl Default for Config {
             // An API server's restart takes 10 to 20 s; one that stays away longer may need this very plan.
             api_patience_seconds: 45,
             // Only a net below the watch: drift by hand is seen within the hour.
-            resync_seconds: 3600,
+            resync_seconds: const { NonZeroU32::new(3600).unwrap() },
             metrics_address: None,
             kubeadm: Kubeadm::default(),
         }
@@ -180,6 +181,8 @@ fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, ConfigError>
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
     use super::*;
 
     fn error(file: &str, text: &str) -> String {
@@ -240,5 +243,24 @@ mod tests {
             let error = error(file, text);
             assert!(error.starts_with(expected), "{error}\n  expected {expected}");
         }
+    }
+
+    /// The names of a type's fields, from the error for a field that no type has.
+    fn fields<T: DeserializeOwned + std::fmt::Debug>() -> BTreeSet<String> {
+        let error = serde_json::from_str::<T>(r#"{"?": 0}"#).unwrap_err().to_string();
+        let (_, expected) = error.split_once(", expected ").unwrap();
+        expected.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_documented_example_has_every_field_with_its_default() {
+        let document = include_str!("../../docs/usage/node-agent.md");
+        let mut blocks = document.split("```yaml\n").filter_map(|rest| rest.split("```").next());
+        let example = blocks.find(|block| block.starts_with("# config.yaml\n")).unwrap();
+        assert_eq!(parse::<Config>(Path::new("config.yaml"), example).unwrap(), Config::default());
+        let shown: BTreeMap<String, serde_json::Value> = serde_yaml::from_str(example).unwrap();
+        assert_eq!(shown.keys().cloned().collect::<BTreeSet<_>>(), fields::<Config>());
+        let kubeadm = shown["kubeadm"].as_object().unwrap();
+        assert_eq!(kubeadm.keys().cloned().collect::<BTreeSet<_>>(), fields::<Kubeadm>());
     }
 }

@@ -26,7 +26,7 @@ use crate::{
     journal::{Failed, Journal, Limits, Origin, Step},
     node::{Chain, OwnNode, View, random},
     notify, observe,
-    observe::HostState,
+    observe::{BootId, HostState},
     provider::{IronicNode, MarkFile, Provider},
     reboot, report, software,
     software::Task,
@@ -43,6 +43,27 @@ const SECOND_LOOK: SignedDuration = SignedDuration::from_secs(15);
 /// The file of the journal.
 pub const JOURNAL: &str = "/var/lib/node-agent/journal.json";
 
+/// What an agent works with.
+#[derive(Debug)]
+pub struct Wiring {
+    /// Where its settings are.
+    pub directory: PathBuf,
+    /// Its settings.
+    pub settings: Settings,
+    /// The host.
+    pub host: Host,
+    /// The host's Node.
+    pub node: Arc<OwnNode>,
+    /// What survived.
+    pub journal: Journal,
+    /// What it shows.
+    pub shared: Arc<Shared>,
+    /// Tells when files of interest changed.
+    pub files: watch::Receiver<()>,
+    /// Tells when to end.
+    pub stop: watch::Receiver<bool>,
+}
+
 /// The agent at work.
 #[derive(Debug)]
 pub struct Engine {
@@ -58,6 +79,8 @@ pub struct Engine {
     /// Whether the journal in memory is ahead of the one on the disk.
     unsaved: bool,
     seen: HostState,
+    /// Whether the host was looked at since something other than the Node called for it.
+    known: bool,
     /// Whether nothing could have changed since the host was looked at.
     fresh: bool,
     cluster: Option<KubernetesVersion>,
@@ -68,17 +91,9 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An agent with its settings from `directory`, going on where the journal says.
-    pub fn new(
-        directory: PathBuf,
-        settings: Settings,
-        host: Host,
-        node: Arc<OwnNode>,
-        journal: Journal,
-        shared: Arc<Shared>,
-        files: watch::Receiver<()>,
-        stop: watch::Receiver<bool>,
-    ) -> Self {
+    /// An agent that goes on where its journal says.
+    pub fn new(wiring: Wiring) -> Self {
+        let Wiring { directory, settings, host, node, journal, shared, files, stop } = wiring;
         let state = State {
             phase: Phase::Waiting,
             reason: Reason::NoPlan,
@@ -100,6 +115,7 @@ impl Engine {
             journal,
             unsaved: false,
             seen: HostState::default(),
+            known: false,
             fresh: false,
             cluster: None,
             refused: None,
@@ -109,19 +125,45 @@ impl Engine {
     }
 
     /// Works until it is told to stop.
-    pub async fn run(mut self) {
-        self.look().await;
-        self.journal.recover(&self.seen.facts.boot, Timestamp::now(), self.limits());
-        self.unsaved = true;
+    pub async fn run(mut self, boot: &BootId) {
+        self.recover(boot);
         notify::ready();
         while !*self.stop.borrow() {
             self.pass().await;
         }
     }
 
+    /// Makes of a step that never ended what it is: a reboot, or an attempt that was cut off.
+    fn recover(&mut self, boot: &BootId) {
+        let before = self.journal.clone();
+        self.journal.recover(boot, Timestamp::now(), self.limits());
+        self.unsaved = self.journal != before;
+        let failure = |journal: &Journal| match (&journal.active, &journal.quarantine) {
+            (Some(active), _) => active.failure.clone(),
+            (None, Some(quarantine)) => Some(quarantine.failure.clone()),
+            (None, None) => None,
+        };
+        if let Some(Failed { reason, message }) =
+            failure(&self.journal).filter(|new| Some(new) != failure(&before).as_ref())
+        {
+            tracing::warn!(reason = %reason, "the last attempt was cut off: {message}");
+            self.shared.metrics.count_failure(reason);
+        }
+    }
+
     /// One decision and its action.
     async fn pass(&mut self) {
-        let decision = self.decide().await;
+        if !self.known && !self.look().await {
+            return;
+        }
+        let mut decision = self.decide().await;
+        if !self.fresh && self.is_verdict(&decision) {
+            // What was seen before the plan came says nothing about it.
+            if !self.look().await {
+                return;
+            }
+            decision = self.decide().await;
+        }
         if !matches!(decision, Decision::Rest(_)) {
             tracing::info!(plan = ?self.asked_plan().map(|plan| plan.id().to_string()), action = %decision, "decided");
         }
@@ -143,15 +185,30 @@ impl Engine {
             Decision::Finish { origin } => self.finish(origin).await,
             Decision::GiveUp(failed) => {
                 self.shared.metrics.count_failure(failed.reason);
-                tracing::error!(reason = %failed.reason, message = failed.message, "the plan is given up");
+                tracing::error!(reason = %failed.reason, "the plan is given up: {}", failed.message);
                 self.journal.give_up(failed, Timestamp::now());
                 self.unsaved = true;
             }
         }
     }
 
+    /// Whether a decision says of a plan for the first time how the host stands to it.
+    fn is_verdict(&self, decision: &Decision) -> bool {
+        match decision {
+            Decision::Rest(Rest { standing: Standing::At(plan), .. }) => {
+                !self.journal.ready || self.journal.observed.as_ref() != Some(plan)
+            }
+            _ => false,
+        }
+    }
+
     async fn decide(&mut self) -> Decision {
         let asked = self.asked();
+        if self.journal.hear(&asked) {
+            // At once: if this process ends and the API server goes away, the disk is all that knows it.
+            self.unsaved = true;
+            self.save_if_needed();
+        }
         if let Some(message) = &self.refused
             && self.seen.facts.joined
         {
@@ -209,27 +266,25 @@ impl Engine {
         }
     }
 
-    /// Looks at the host.
-    async fn look(&mut self) {
+    /// Looks at the host; false if that failed, after a pause.
+    async fn look(&mut self) -> bool {
         let plan = self.asked_plan();
         let kubeconfig = self.settings.config.kubeconfig.clone();
-        loop {
-            match observe::observe(&self.host, &self.settings.contents, &kubeconfig, plan.as_ref()).await {
-                Ok(seen) => {
-                    self.seen = seen;
-                    self.fresh = true;
-                    return;
-                }
-                Err(failure) => {
-                    tracing::error!(reason = %failure.reason, message = failure.message, "the host cannot be observed");
-                    self.shared.metrics.count_failure(failure.reason);
-                    self.set_state(Phase::Waiting, Reason::ObservationFailed, failure.message);
-                    let until = Timestamp::now().checked_add(SECOND_LOOK).ok();
-                    self.wait(until).await;
-                    if *self.stop.borrow() {
-                        return;
-                    }
-                }
+        match observe::observe(&self.host, &self.settings.contents, &kubeconfig, plan.as_ref()).await {
+            Ok(seen) => {
+                self.seen = seen;
+                self.known = true;
+                self.fresh = true;
+                true
+            }
+            Err(failure) => {
+                tracing::error!(reason = %failure.reason, "the host cannot be observed: {failure}");
+                self.shared.metrics.count_failure(failure.reason);
+                self.known = false;
+                self.set_state(Phase::Waiting, Reason::ObservationFailed, failure.summary());
+                self.publish().await;
+                self.wait(Timestamp::now().checked_add(SECOND_LOOK).ok()).await;
+                false
             }
         }
     }
@@ -250,23 +305,7 @@ impl Engine {
 
     fn stand(&mut self, standing: Standing) {
         let before = self.journal.clone();
-        match standing {
-            Standing::Keep => {}
-            Standing::NoPlan => {
-                self.journal.observed = None;
-                self.journal.ready = true;
-                self.journal.active = None;
-            }
-            Standing::At(plan) => {
-                self.journal.observed = Some(plan);
-                self.journal.ready = true;
-                self.journal.active = None;
-            }
-            Standing::Missed(plan) => {
-                self.journal.observed = Some(plan);
-                self.journal.ready = false;
-            }
-        }
+        self.journal.stand(standing);
         self.unsaved |= self.journal != before;
     }
 
@@ -277,7 +316,7 @@ impl Engine {
         self.set_state(Phase::Changing, Reason::ChangingSoftware, "beginning".to_owned());
         self.publish().await;
         self.save_if_needed();
-        self.look().await;
+        self.known = false;
     }
 
     /// Says what comes next, and whether it still may: the answer to the write is read after the last step.
@@ -293,8 +332,8 @@ impl Engine {
                 }
             }
         }
-        if !self.fresh {
-            self.look().await;
+        if !self.fresh && !self.look().await {
+            return false;
         }
         self.decide().await == *decision
     }
@@ -321,9 +360,12 @@ impl Engine {
         let took = started.elapsed();
         self.shared.metrics.observe_change(name, took);
         if let Err(failure) = result {
-            return self.fail(failure).await;
+            return self.fail(&failure);
         }
-        self.look().await;
+        if !self.look().await {
+            // The step stays open in the journal until it can be seen how it went.
+            return;
+        }
         let reached = wanted(&plan, &self.seen).iter().all(|(other, wanted)| {
             other != name || self.seen.observed(name.as_str()).is_some_and(|seen| !seen.needs_change(wanted))
         });
@@ -332,7 +374,7 @@ impl Engine {
             let found = found.map_or_else(|| "none".to_owned(), |version| version.to_string());
             let message =
                 format!("{name} was brought to {version} without an error, and the host has {found}");
-            return self.fail(Failure::new(Reason::VersionUnchanged, message)).await;
+            return self.fail(&Failure::new(Reason::VersionUnchanged, message));
         }
         tracing::info!(software = %name, version = %version, seconds = took.as_secs_f64(), "changed");
         self.journal.end_step();
@@ -356,19 +398,19 @@ impl Engine {
                 let until = Timestamp::now().checked_add(SECOND_LOOK).ok();
                 return self.wait(until).await;
             }
-            Err(failure) => return self.fail(failure).await,
+            Err(failure) => return self.fail(&failure),
         }
         if !self.begin(Step::Reboot) {
             return;
         }
         if let Err(failure) = reboot::order(&self.host).await {
-            return self.fail(failure).await;
+            return self.fail(&failure);
         }
         // The end of this process is part of the restart.
         let stopped = tokio::time::timeout(REBOOT_PATIENCE, self.stop.wait_for(|stop| *stop)).await.is_ok();
         if !stopped {
             let message = format!("the host did not go down within {} s", REBOOT_PATIENCE.as_secs());
-            self.fail(Failure::new(Reason::RebootFailed, message)).await;
+            self.fail(&Failure::new(Reason::RebootFailed, message));
         }
     }
 
@@ -379,7 +421,7 @@ impl Engine {
         match self.save() {
             Ok(()) => true,
             Err(failure) => {
-                self.record(failure);
+                self.record(&failure);
                 false
             }
         }
@@ -389,14 +431,16 @@ impl Engine {
     async fn finish(&mut self, origin: Origin) {
         self.set_state(Phase::Verifying, Reason::CheckingServices, "checking services".to_owned());
         self.publish().await;
-        self.look().await;
+        if !self.look().await {
+            return;
+        }
         let checked = to_the_end(verify(&self.host, &self.seen), self.stop.clone()).await;
         let result = match checked {
             Ok(()) if origin == Origin::Metadata => self.mark_initialized().await,
             other => other,
         };
         if let Err(failure) = result {
-            return self.fail(failure).await;
+            return self.fail(&failure);
         }
         if self.decide().await == (Decision::Finish { origin }) {
             self.journal.finish(Timestamp::now());
@@ -424,18 +468,17 @@ impl Engine {
         MarkFile { host: &self.host }.mark_initialized(&mark).await
     }
 
-    async fn fail(&mut self, failure: Failure) {
+    fn fail(&mut self, failure: &Failure) {
         self.record(failure);
-        self.look().await;
+        self.known = false;
     }
 
-    fn record(&mut self, failure: Failure) {
-        let Failure { reason, message } = failure;
+    fn record(&mut self, failure: &Failure) {
+        let reason = failure.reason;
         let attempt = self.journal.active.as_ref().map_or(0, |active| active.attempt);
-        tracing::error!(reason = %reason, attempt, message, "the attempt failed");
+        tracing::error!(reason = %reason, attempt, "the attempt failed: {failure}");
         self.shared.metrics.count_failure(reason);
-        // The Node takes a sentence, not a log.
-        let message = annotations::shorten(&message);
+        let message = failure.summary();
         let limits = self.limits();
         self.journal.fail(Failed { reason, message }, Timestamp::now(), limits, random());
         self.fresh = false;
@@ -454,7 +497,7 @@ impl Engine {
         if self.unsaved
             && let Err(failure) = self.save()
         {
-            tracing::error!(message = failure.message, "the journal is not on the disk");
+            tracing::error!("the journal is not on the disk: {failure}");
         }
     }
 
@@ -523,7 +566,7 @@ impl Engine {
 
     /// Waits until there is a reason to look again, at the latest until `until`.
     async fn wait(&mut self, until: Option<Timestamp>) {
-        let resync = Duration::from_secs(self.settings.config.resync_seconds.into());
+        let resync = Duration::from_secs(self.settings.config.resync_seconds.get().into());
         let pause = until.map_or(resync, |until| {
             let left = until.duration_since(Timestamp::now());
             Duration::try_from(left).unwrap_or_default().min(resync)
@@ -543,18 +586,14 @@ impl Engine {
             }
             _ = self.files.changed() => {}
         }
-        self.read_settings();
-        if look {
-            Box::pin(self.look()).await;
-        } else {
-            self.seen.contents = self.settings.contents.versions();
-        }
-    }
-
-    fn read_settings(&mut self) {
         match Settings::read(&self.directory) {
             Ok(settings) => self.settings = settings,
             Err(error) => tracing::error!(error = %Chain(&error), "the old settings stay in force"),
+        }
+        if look {
+            self.known = false;
+        } else {
+            self.seen.contents = self.settings.contents.versions();
         }
     }
 }

@@ -34,6 +34,21 @@ impl Failure {
         Self { reason: if full { Reason::DiskFull } else { reason }, message }
     }
 
+    /// The sentence as an annotation can carry it: the start says what was tried, the end what went wrong.
+    pub fn summary(&self) -> String {
+        const START: usize = 80;
+        const END: usize = 420;
+        let words: Vec<char> =
+            self.message.split_whitespace().collect::<Vec<_>>().join(" ").chars().collect();
+        let words: Vec<char> = words.into_iter().filter(|c| !c.is_control()).collect();
+        if words.len() <= START + END {
+            return words.into_iter().collect();
+        }
+        let start: String = words.iter().take(START).collect();
+        let end: String = words.iter().skip(words.len() - END).collect();
+        format!("{start} … {end}")
+    }
+
     /// A file that could not be handled.
     pub fn io(doing: &str, path: &std::path::Path, error: &io::Error) -> Self {
         let reason = if error.kind() == io::ErrorKind::StorageFull {
@@ -48,6 +63,17 @@ impl Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_summary_keeps_what_was_tried_and_what_went_wrong() {
+        let long = format!("`apt-get install x` failed:\n{}\nthe cause", "noise\u{1b}\n".repeat(1000));
+        let summary = Failure::new(Reason::PackageFailed, long).summary();
+        assert!(
+            summary.starts_with("`apt-get install x` failed: noise") && summary.ends_with("noise the cause")
+        );
+        assert!(summary.len() < 600 && !summary.contains(char::is_control), "{summary}");
+        assert_eq!(Failure::new(Reason::PackageFailed, "short\ntext").summary(), "short text");
+    }
 
     #[test]
     fn a_full_disk_is_told_apart_from_other_failures() {

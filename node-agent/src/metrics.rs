@@ -50,8 +50,7 @@ impl Default for Metrics {
         let reason = Family::default();
         let attempt = Gauge::default();
         let last_success = Gauge::default();
-        let ensure =
-            Family::<SoftwareLabel, Histogram>::new_with_constructor(|| Histogram::new(BUCKETS.into_iter()));
+        let ensure = Family::<SoftwareLabel, Histogram>::new_with_constructor(|| Histogram::new(BUCKETS));
         let failures = Family::default();
         registry.register(
             "build",

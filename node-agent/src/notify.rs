@@ -5,7 +5,7 @@ use std::time::Duration;
 use sd_notify::NotifyState;
 
 /// While a step runs after systemd asked for the end, each message allows this much more time.
-pub const EXTENSION: Duration = Duration::from_secs(60);
+pub const EXTENSION: Duration = Duration::from_mins(1);
 
 fn send(state: &[NotifyState<'_>]) {
     // Without systemd nobody listens, and that is fine.

@@ -72,20 +72,41 @@ pub struct Facts {
 /// A service of the host.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Service {
-    /// Whether it runs.
-    pub active: bool,
-    /// Whether it runs, tries to, or ended badly: it is meant to run.
-    pub wanted: bool,
-    /// Whether it ended badly.
-    pub failed: bool,
+    /// What it does.
+    pub state: ServiceState,
     /// Whether the program it runs was replaced on the disk since.
     pub old_program: bool,
+}
+
+/// What a service does.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ServiceState {
+    /// Nobody started it, or it is not there.
+    #[default]
+    Inactive,
+    /// It runs.
+    Active,
+    /// It comes or goes.
+    Changing,
+    /// It ended badly.
+    Failed,
+}
+
+impl ServiceState {
+    fn parse(text: &str) -> Self {
+        match text {
+            "active" => Self::Active,
+            "inactive" => Self::Inactive,
+            "failed" => Self::Failed,
+            _ => Self::Changing,
+        }
+    }
 }
 
 impl Facts {
     /// Whether a service runs a program that was replaced.
     pub fn runs_old_program(&self, unit: &str) -> bool {
-        self.services.get(unit).is_some_and(|service| service.active && service.old_program)
+        self.services.get(unit).is_some_and(|service| service.old_program)
     }
 }
 
@@ -161,12 +182,8 @@ fn parse_services(text: &str, old_program: impl Fn(&str) -> bool) -> BTreeMap<St
         };
         if let (Some(id), Some(state)) = (field("Id"), field("ActiveState")) {
             let process = field("MainPID").filter(|process| *process != "0");
-            let service = Service {
-                active: state == "active",
-                wanted: state != "inactive",
-                failed: state == "failed",
-                old_program: process.is_some_and(&old_program),
-            };
+            let service =
+                Service { state: ServiceState::parse(state), old_program: process.is_some_and(&old_program) };
             services.insert(id.to_owned(), service);
         }
     }
@@ -185,10 +202,13 @@ mod tests {
         let services = parse_services(text, |process| process == "12");
         assert_eq!(
             services["containerd.service"],
-            Service { active: true, wanted: true, old_program: true, ..Service::default() }
+            Service { state: ServiceState::Active, old_program: true }
         );
-        assert_eq!(services["kubelet.service"], Service { wanted: true, ..Service::default() });
+        assert_eq!(
+            services["kubelet.service"],
+            Service { state: ServiceState::Changing, old_program: false }
+        );
         assert_eq!(services["y.service"], Service::default());
-        assert_eq!(services["x.service"], Service { active: true, wanted: true, ..Service::default() });
+        assert_eq!(services["x.service"], Service { state: ServiceState::Active, old_program: false });
     }
 }

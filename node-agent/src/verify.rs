@@ -4,7 +4,12 @@ use std::time::Duration;
 
 use common::state::Reason;
 
-use crate::{failure::Failure, host::Host, observe::HostState, socket, software};
+use crate::{
+    failure::Failure,
+    host::Host,
+    observe::{HostState, ServiceState},
+    socket, software,
+};
 
 /// Where the kubelet says how it is, unless its configuration moves it.
 const KUBELET_PORT: u16 = 10248;
@@ -22,11 +27,12 @@ pub async fn verify(host: &Host, seen: &HostState) -> Result<(), Failure> {
     for one in software::ALL {
         let Some(unit) = one.unit() else { continue };
         let there = seen.observed(one.name()).is_some_and(|observed| observed.after_reboot.is_some());
-        let service = seen.facts.services.get(unit).copied().unwrap_or_default();
+        let state = seen.facts.services.get(unit).copied().unwrap_or_default().state;
         let needed = seen.facts.joined && NEEDED_IN_A_CLUSTER.contains(&unit);
-        if there && (service.failed || (needed && !service.active)) {
-            let state = if service.failed { "has failed" } else { "does not run" };
-            let message = format!("{unit} {state}: see journalctl -u {unit}");
+        let failed = state == ServiceState::Failed;
+        if there && (failed || (needed && state != ServiceState::Active)) {
+            let what = if failed { "has failed" } else { "does not run" };
+            let message = format!("{unit} {what}: see journalctl -u {unit}");
             return Err(Failure::new(Reason::ServiceFailed, message));
         }
     }
@@ -89,7 +95,7 @@ mod tests {
             let version = Some("1".parse().unwrap());
             seen.software.push((name_of(*one).unwrap(), Observed::now(version)));
         }
-        let up = Service { active: true, ..Service::default() };
+        let up = Service { state: ServiceState::Active, old_program: false };
         for unit in ["containerd.service", "keepalived.service"] {
             seen.facts.services.insert(unit.into(), up);
         }
@@ -100,7 +106,7 @@ mod tests {
         assert!(error.message.starts_with("kubelet.service does not run"), "{error}");
         seen.facts.services.insert("kubelet.service".into(), up);
         verify(&fake.host, &seen).await.unwrap();
-        let failed = Service { failed: true, ..Service::default() };
+        let failed = Service { state: ServiceState::Failed, old_program: false };
         seen.facts.services.insert("keepalived.service".into(), failed);
         assert_eq!(verify(&fake.host, &seen).await.unwrap_err().reason, Reason::ServiceFailed);
     }

@@ -125,9 +125,19 @@ impl TestLab {
         .await
     }
 
+    /// The text of a file on a host's disk, seen from outside; an error if the host never wrote it.
+    pub fn read_disk(&self, host: &str, file: &str) -> anyhow::Result<String> {
+        Ok(fs::read_to_string(self.disk(host).join(file))?)
+    }
+
+    /// What a host wrote on its disk.
+    fn disk(&self, host: &str) -> PathBuf {
+        self.lab.directory().join("hosts").join(host).join("upper")
+    }
+
     /// Cuts the power of a host at the moment when a file is on its disk, seen from outside.
     pub async fn cut_power_when(&self, host: &str, file: &str) -> anyhow::Result<()> {
-        let path = self.lab.directory().join("hosts").join(host).join("upper").join(file);
+        let path = self.disk(host).join(file);
         let deadline = tokio::time::Instant::now() + Duration::from_mins(5);
         while !path.exists() {
             anyhow::ensure!(tokio::time::Instant::now() < deadline, "{file} never came to {host}");

@@ -23,6 +23,7 @@ pub mod lab;
 mod pki;
 pub mod policies;
 mod programs;
+pub mod repository;
 pub mod scripted_server;
 pub mod setup;
 

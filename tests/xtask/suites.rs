@@ -18,7 +18,7 @@ use tokio::{
 use crate::cargo;
 
 /// Suites on hosts.
-const HOST_SUITES: [&str; 3] = ["lab", "agent_package", CLUSTER_SUITE];
+const HOST_SUITES: [&str; 5] = ["lab", "agent_package", "agent_host", "agent_cluster", CLUSTER_SUITE];
 
 /// The longest suite. It spends its minutes waiting for kubeadm.
 const CLUSTER_SUITE: &str = "first_cluster";

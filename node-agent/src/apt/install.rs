@@ -58,7 +58,14 @@ pub async fn install(
     for source in sources.into_iter().flatten() {
         host.run(repositories::update(&source)).await.map_err(|error| classify(&error))?;
     }
-    let version = candidate(host, package, wanted).await?;
+    let version = match candidate(host, package, wanted).await {
+        // The distribution's own lists may be old; a repository of ours that has it needs no others.
+        Err(failure) if failure.reason == Reason::PackageNotFound => {
+            host.run(apt_get().arg("update")).await.map_err(|error| classify(&error))?;
+            candidate(host, package, wanted).await?
+        }
+        other => other?,
+    };
     let program = apt_get()
         .args(["install", "--yes", "--no-install-recommends"])
         // We hold it ourselves; a plan may also name an older build.
@@ -67,10 +74,13 @@ pub async fn install(
         .args(["-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold"])
         .arg(format!("{package}={version}"));
     host.run(program).await.map_err(|error| classify(&error))?;
-    host.run(debian(Program::new("apt-mark")).args(["hold", package]))
-        .await
-        .map_err(|error| classify(&error))?;
-    Ok(())
+    hold(host, package).await
+}
+
+/// Keeps ordinary upgrades of the system away from a package.
+pub async fn hold(host: &Host, package: &str) -> Result<(), Failure> {
+    let program = debian(Program::new("apt-mark")).args(["hold", package]);
+    host.run(program).await.map(drop).map_err(|error| classify(&error))
 }
 
 async fn candidate(host: &Host, package: &str, wanted: Wanted<'_>) -> Result<String, Failure> {
@@ -96,6 +106,8 @@ pub(super) fn apt_get() -> Program {
     debian(Program::new("apt-get"))
         .arg("-o")
         .arg(format!("DPkg::Lock::Timeout={LOCK_PATIENCE_SECONDS}"))
+        // Through a pseudo terminal dpkg's errors would come out of stdout.
+        .args(["-o", "Dpkg::Use-Pty=0"])
         .timeout(LIMIT)
 }
 

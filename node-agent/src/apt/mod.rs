@@ -5,7 +5,7 @@ mod packages;
 mod repositories;
 
 pub use self::{
-    install::{Wanted, install},
+    install::{Wanted, hold, install},
     packages::{Installed, Packages},
 };
 

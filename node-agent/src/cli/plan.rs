@@ -71,7 +71,7 @@ pub(super) async fn run(root: PathBuf, output: Output) -> anyhow::Result<u8> {
     let software = software(&seen, plan.as_ref());
     let changes = software.iter().any(|one| one.change != Change::None);
     let blocked = match &decision {
-        Decision::Rest(rest) if changes => {
+        Decision::Rest(rest) if rest.phase != Phase::Idle => {
             Some(Blocked { phase: rest.phase, reason: rest.reason, message: rest.message.clone() })
         }
         _ => None,
@@ -82,7 +82,8 @@ pub(super) async fn run(root: PathBuf, output: Output) -> anyhow::Result<u8> {
         Output::Json => println!("{}", serde_json::to_string_pretty(&answer)?),
         Output::Text => print(&answer),
     }
-    Ok(if changes { CHANGES } else { DONE })
+    // What cannot be understood or read may be a change, too.
+    Ok(if changes || answer.blocked.is_some() { CHANGES } else { DONE })
 }
 
 /// Reads the Node once, or the metadata if there is no cluster.
@@ -122,7 +123,7 @@ fn print(answer: &Answer) {
         (false, _) => println!("nothing to do"),
         (true, None) => println!("next: {next}"),
         (true, Some(Blocked { phase, reason, message })) => {
-            println!("not now: {phase} ({reason}): {message}")
+            println!("not now: {phase} ({reason}): {message}");
         }
     }
 }

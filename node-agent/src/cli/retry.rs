@@ -13,6 +13,6 @@ pub(super) async fn run(root: PathBuf) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("cannot reach the service on {}: does it run?", path.display()))?;
     ensure!(code.is_success(), "the service answers {code}: {text}");
-    println!("the plan is tried again; node-agent status shows how it goes");
+    println!("a plan that waits or is quarantined is tried again; node-agent status shows how it goes");
     Ok(())
 }

@@ -11,11 +11,13 @@ use tracing_subscriber::{EnvFilter, layer::SubscriberExt, util::SubscriberInitEx
 
 use crate::{
     config::{self, Settings},
-    engine::{Engine, JOURNAL},
+    engine::{Engine, JOURNAL, Wiring},
     host::Host,
     journal::Journal,
     node::OwnNode,
-    notify, socket,
+    notify,
+    observe::BootId,
+    socket,
     status::Shared,
     watch_files::watch_files,
 };
@@ -27,7 +29,8 @@ pub(super) async fn run(root: PathBuf) -> anyhow::Result<()> {
     let host = Host::this_machine(root);
     let directory = host.path(config::DIRECTORY);
     let settings = Settings::read(&directory)?;
-    let journal = Journal::read(&host.path(JOURNAL))?;
+    let journal = Journal::take(&host.path(JOURNAL))?;
+    let boot = BootId::of(&host)?;
     let kubeconfig = host.path(&settings.config.kubeconfig);
     let node = Arc::new(OwnNode::new(super::node_name(&settings)?, kubeconfig.clone()));
     let shared = Arc::new(Shared::default());
@@ -35,16 +38,16 @@ pub(super) async fn run(root: PathBuf) -> anyhow::Result<()> {
     let (stop, stopped) = watch::channel(false);
     let metrics_address = settings.config.metrics_address;
     let watched = [kubeconfig.parent().map(PathBuf::from), Some(directory.clone())];
-    let engine = Engine::new(
-        directory.clone(),
+    let engine = Engine::new(Wiring {
+        directory: directory.clone(),
         settings,
-        host.clone(),
-        Arc::clone(&node),
+        host: host.clone(),
+        node: Arc::clone(&node),
         journal,
-        Arc::clone(&shared),
-        changes.clone(),
-        stopped,
-    );
+        shared: Arc::clone(&shared),
+        files: changes.clone(),
+        stop: stopped,
+    });
 
     let mut watched: Vec<PathBuf> = watched.into_iter().flatten().collect();
     watched.push(directory.join("configuration.d"));
@@ -60,7 +63,7 @@ pub(super) async fn run(root: PathBuf) -> anyhow::Result<()> {
         }
     });
     tokio::select! {
-        () = engine.run() => {}
+        () = engine.run(&boot) => {}
         result = socket => result?.context("cannot serve the local socket")?,
         result = metrics => result?.context("cannot serve metrics")?,
     }

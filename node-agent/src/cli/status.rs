@@ -11,7 +11,7 @@ use super::Output;
 use crate::{
     engine::JOURNAL,
     host::Host,
-    journal::Journal,
+    journal::{Journal, Quarantine},
     socket,
     status::{Change, SoftwareStatus, Status},
 };
@@ -54,6 +54,7 @@ impl Facts {
 pub(super) async fn run(root: PathBuf, output: Output) -> anyhow::Result<()> {
     let host = Host::this_machine(root);
     let journal = Journal::read(&host.path(JOURNAL))?;
+    let mut running = true;
     let service = match socket::ask(&host.path(socket::PATH), Method::GET, "/status").await {
         Ok((StatusCode::OK, text)) => {
             Some(serde_json::from_str(&text).context("the service answers in another form")?)
@@ -63,11 +64,12 @@ pub(super) async fn run(root: PathBuf, output: Output) -> anyhow::Result<()> {
             None
         }
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            running = false;
             None
         }
         Err(error) => return Err(error).context("cannot ask the service on its socket"),
     };
-    let answer = Answer { running: service.is_some(), service, journal, host: Facts::find() };
+    let answer = Answer { running, service, journal, host: Facts::find() };
     match output {
         Output::Json => println!("{}", serde_json::to_string_pretty(&answer)?),
         Output::Text => print(&answer),
@@ -76,45 +78,51 @@ pub(super) async fn run(root: PathBuf, output: Output) -> anyhow::Result<()> {
 }
 
 fn print(answer: &Answer) {
-    let Answer { service, journal, host, .. } = answer;
-    match service {
-        Some(Status { node, state, ready, plan_observed, last_success, software }) => {
-            println!("node {node}: {} ({}) since {:.0}", state.phase, state.reason, state.since);
-            println!("  {}", state.message);
-            if state.attempt > 0 {
-                println!("  attempt {}", state.attempt);
-            }
-            let plan =
-                plan_observed.as_ref().map_or_else(|| "no plan".to_owned(), |plan| format!("plan {plan}"));
-            println!("ready: {ready} ({plan})");
-            if let Some(at) = last_success {
-                println!("last plan finished: {at:.0}");
-            }
-            print_software(software);
-        }
-        None => {
+    let Answer { running, service, journal, host } = answer;
+    if let Some(status) = service {
+        print_status(status);
+    } else {
+        if *running {
+            println!("the service has just started and looks at the host");
+        } else {
             println!("the service does not run: systemctl status node-agent");
-            match (&journal.active, &journal.quarantine) {
-                (Some(active), _) => {
-                    println!("journal: plan {} at attempt {}", active.plan.id(), active.attempt)
-                }
-                (None, Some(quarantine)) => println!(
-                    "journal: plan {} is quarantined ({}): {}",
-                    quarantine.plan, quarantine.failure.reason, quarantine.failure.message
-                ),
-                (None, None) => println!("journal: no plan under way"),
-            }
         }
+        print_journal(journal);
     }
     let Facts { system, kernel, memory_mib, uptime_seconds } = host;
-    let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "unknown".to_owned());
+    let text = |value: Option<&String>| value.cloned().unwrap_or_else(|| "unknown".to_owned());
     println!(
         "host: {}, kernel {}, {} MiB, up {} min",
-        text(system),
-        text(kernel),
+        text(system.as_ref()),
+        text(kernel.as_ref()),
         memory_mib.unwrap_or_default(),
         uptime_seconds.unwrap_or_default() / 60
     );
+}
+
+fn print_status(status: &Status) {
+    let Status { node, state, ready, plan_observed, last_success, software } = status;
+    println!("node {node}: {} ({}) since {:.0}", state.phase, state.reason, state.since);
+    println!("  {}", state.message);
+    if state.attempt > 0 {
+        println!("  attempt {}", state.attempt);
+    }
+    let plan = plan_observed.as_ref().map_or_else(|| "no plan".to_owned(), |plan| format!("plan {plan}"));
+    println!("ready: {ready} ({plan})");
+    if let Some(at) = last_success {
+        println!("last plan finished: {at:.0}");
+    }
+    print_software(software);
+}
+
+fn print_journal(journal: &Journal) {
+    match (&journal.active, &journal.quarantine) {
+        (Some(active), _) => println!("journal: plan {} at attempt {}", active.plan.id(), active.attempt),
+        (None, Some(Quarantine { plan, failure, .. })) => {
+            println!("journal: plan {plan} is quarantined ({}): {}", failure.reason, failure.message);
+        }
+        (None, None) => println!("journal: no plan under way"),
+    }
 }
 
 /// A table of software, as kubectl prints tables.

@@ -7,7 +7,7 @@ use super::{
 
 pub(crate) const CONTAINERD: Package = Package {
     name: "containerd",
-    package: "containerd",
+    apt_name: "containerd",
     scheme: Scheme::Upstream,
     disruption: Disruption::Drain,
     unit: Some("containerd.service"),

@@ -7,7 +7,7 @@ use super::{
 
 pub(crate) const HAPROXY: Package = Package {
     name: "haproxy",
-    package: "haproxy",
+    apt_name: "haproxy",
     scheme: Scheme::Exact,
     disruption: Disruption::Restart,
     unit: Some("haproxy.service"),

@@ -7,7 +7,7 @@ use super::{
 
 pub(crate) const KEEPALIVED: Package = Package {
     name: "keepalived",
-    package: "keepalived",
+    apt_name: "keepalived",
     scheme: Scheme::Exact,
     disruption: Disruption::Restart,
     unit: Some("keepalived.service"),

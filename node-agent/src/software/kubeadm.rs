@@ -7,7 +7,7 @@ use super::{
 
 pub(crate) const KUBEADM: Package = Package {
     name: "kubeadm",
-    package: "kubeadm",
+    apt_name: "kubeadm",
     scheme: Scheme::Upstream,
     disruption: Disruption::None,
     unit: None,

@@ -7,7 +7,7 @@ use super::{
 
 pub(crate) const KUBECTL: Package = Package {
     name: "kubectl",
-    package: "kubectl",
+    apt_name: "kubectl",
     scheme: Scheme::Upstream,
     disruption: Disruption::None,
     unit: None,

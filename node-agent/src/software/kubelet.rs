@@ -7,7 +7,7 @@ use super::{
 
 pub(crate) const KUBELET: Package = Package {
     name: "kubelet",
-    package: "kubelet",
+    apt_name: "kubelet",
     scheme: Scheme::Upstream,
     disruption: Disruption::Drain,
     unit: Some("kubelet.service"),

@@ -234,7 +234,7 @@ mod tests {
         write_pods(&bench, ["1.37.1"; 3]);
         bench.fake.write(STARTED, "upgrade apply v1.37.1 --yes\n");
         assert!(bench.observe(&Kubernetes).needs_change(&target));
-        // Even while the API server is away: kubeadm itself waits for it or fails.
+        // It need not be decided again, so nobody need be asked.
         bench.cluster = None;
         bench.ensure(&Kubernetes, &target).await.unwrap();
         assert_eq!(kubeadm(&bench), ["kubeadm upgrade apply v1.37.1 --yes"]);

@@ -33,7 +33,13 @@ use common::{
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
-use crate::{config::Kubeadm, contents::Contents, failure::Failure, host::Host, observe::Facts};
+use crate::{
+    config::Kubeadm,
+    contents::Contents,
+    failure::Failure,
+    host::Host,
+    observe::{Facts, ServiceState},
+};
 
 pub(crate) use self::images::list as list_images;
 pub use self::kubernetes::NAME as KUBERNETES;
@@ -142,7 +148,8 @@ impl Task<'_> {
 
     /// Has a service take up what changed, if it is meant to run; one that nobody started stays as it is.
     async fn refresh(&self, unit: &str, reloads: bool) -> Result<(), Failure> {
-        if !self.facts.services.get(unit).is_some_and(|service| service.wanted) {
+        let service = self.facts.services.get(unit).copied().unwrap_or_default();
+        if service.state == ServiceState::Inactive {
             return Ok(());
         }
         let verb = if reloads { "reload-or-restart" } else { "restart" };
@@ -169,7 +176,7 @@ pub fn kubernetes_of(plan: &Plan) -> Option<KubernetesVersion> {
     let version = |name: &str| {
         plan.desired.iter().find(|(key, _)| key.as_str() == name).map(|(_, version)| version.as_str().parse())
     };
-    [kubeadm::KUBEADM.name(), kubelet::KUBELET.name(), kubectl::KUBECTL.name()]
+    [KUBERNETES, kubeadm::KUBEADM.name(), kubelet::KUBELET.name(), kubectl::KUBECTL.name()]
         .into_iter()
         .find_map(|name| version(name)?.ok())
 }
@@ -244,7 +251,7 @@ pub(crate) mod testing {
 
         /// With a service that runs.
         pub(crate) fn start(&mut self, unit: &str) {
-            let service = crate::observe::Service { active: true, wanted: true, ..Default::default() };
+            let service = crate::observe::Service { state: ServiceState::Active, old_program: false };
             self.facts.services.insert(unit.to_owned(), service);
         }
 

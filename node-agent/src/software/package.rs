@@ -13,7 +13,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Package {
     pub(crate) name: &'static str,
-    pub(crate) package: &'static str,
+    pub(crate) apt_name: &'static str,
     pub(crate) scheme: Scheme,
     pub(crate) disruption: Disruption,
     pub(crate) unit: Option<&'static str>,
@@ -42,7 +42,7 @@ impl Software for Package {
     }
 
     fn observe(&self, look: &Look<'_>) -> Result<Observed, Failure> {
-        let Some(installed) = look.facts.packages.get(self.package) else { return Ok(Observed::now(None)) };
+        let Some(installed) = look.facts.packages.get(self.apt_name) else { return Ok(Observed::now(None)) };
         let version = match self.scheme {
             Scheme::Upstream => apt::upstream(&installed.version),
             Scheme::Exact => &installed.version,
@@ -69,17 +69,15 @@ impl Software for Package {
                 Scheme::Upstream => Wanted::Upstream(version.as_str()),
                 Scheme::Exact => Wanted::Exact(version.as_str()),
             };
-            let installed = task.facts.packages.get(self.package);
-            if !installed.is_some_and(|installed| wanted.is(&installed.version) && installed.held) {
-                let kubernetes = task.kubernetes();
-                apt::install(
-                    task.host,
-                    &task.contents.repositories,
-                    kubernetes.as_ref(),
-                    self.package,
-                    wanted,
-                )
-                .await?;
+            match task.facts.packages.get(self.apt_name).filter(|installed| wanted.is(&installed.version)) {
+                Some(installed) if installed.held => {}
+                // Nothing about it changes, so nothing restarts.
+                Some(_) => return apt::hold(task.host, self.apt_name).await,
+                None => {
+                    let kubernetes = task.kubernetes();
+                    let repositories = &task.contents.repositories;
+                    apt::install(task.host, repositories, kubernetes.as_ref(), self.apt_name, wanted).await?;
+                }
             }
             if let Some(unit) = self.unit {
                 task.host.systemctl(&["daemon-reload"]).await?;
@@ -95,7 +93,7 @@ mod tests {
     use super::*;
     use crate::{
         host::fake::FakeHost,
-        observe::Service,
+        observe::{Service, ServiceState},
         software::{containerd::CONTAINERD, kubectl::KUBECTL, testing::Bench},
     };
 
@@ -132,13 +130,21 @@ mod tests {
     async fn a_service_that_runs_the_old_program_is_not_done() {
         let mut bench = bench("containerd\t2.4.2-1.1\thi ").await;
         assert!(!bench.observe(&CONTAINERD).needs_change(&version("2.4.2")));
-        let old = Service { active: true, wanted: true, old_program: true, ..Service::default() };
+        let old = Service { state: ServiceState::Active, old_program: true };
         bench.facts.services.insert("containerd.service".into(), old);
         assert!(bench.observe(&CONTAINERD).needs_change(&version("2.4.2")));
         bench.ensure(&CONTAINERD, &version("2.4.2")).await.unwrap();
         let commands = bench.fake.commands();
         // Only the restart was missing.
         assert_eq!(commands[1..], ["systemctl daemon-reload", "systemctl restart containerd.service"]);
+    }
+
+    #[tokio::test]
+    async fn a_package_that_only_lost_its_hold_gets_it_back_without_a_restart() {
+        let mut bench = bench("containerd\t2.4.2-1.1\tii ").await;
+        bench.start("containerd.service");
+        bench.ensure(&CONTAINERD, &version("2.4.2")).await.unwrap();
+        assert_eq!(bench.fake.commands()[1..], ["apt-mark hold containerd"]);
     }
 
     #[tokio::test]

@@ -8,19 +8,13 @@ use std::{fmt::Write as _, fs, path::Path, time::Duration};
 use jiff::Timestamp;
 use program::Program;
 
-use super::component::ARCHITECTURE;
-use crate::{Error, digest::sha256, error::At, package::Built};
+use crate::{Error, digest::sha256, error::At, kubernetes::ARCHITECTURE, package::Built};
 
 /// The public key's file in the repository.
-pub(crate) const KEY_FILE: &str = "repository.asc";
+pub const KEY_FILE: &str = "repository.asc";
 
 /// Indexes and signs the packages that are in `directory`.
-pub(crate) async fn publish(
-    directory: &Path,
-    packages: &[Built],
-    label: &str,
-    now: Timestamp,
-) -> Result<(), Error> {
+pub async fn publish(directory: &Path, packages: &[Built], label: &str, now: Timestamp) -> Result<(), Error> {
     let index = packages.iter().map(|package| package.index_entry.as_str()).collect::<Vec<_>>().join("\n");
     let release = release(&index, label, now);
     let write = |name: &str, text: &str| {
@@ -93,7 +87,6 @@ impl Keys {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
 
     #[test]
     fn the_release_file_has_apts_date_form_and_the_indexs_hash() {

@@ -2,12 +2,16 @@
 //!
 //! A small JSON file, replaced in one step and written through to the disk before the step it tells of begins.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     io,
     path::{Path, PathBuf},
 };
 
 use common::{
+    annotations::Request,
     plan::{Plan, PlanId},
     software::SoftwareName,
     state::Reason,
@@ -15,7 +19,12 @@ use common::{
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::{failure::Failure, files, observe::BootId};
+use crate::{
+    decide::{Asked, Standing},
+    failure::Failure,
+    files,
+    observe::BootId,
+};
 
 /// The form of the file. An agent refuses to read a later one: it would lose what it does not know.
 const FORMAT: u32 = 1;
@@ -62,6 +71,9 @@ pub struct Active {
     pub retry_at: Option<Timestamp>,
     /// The boot in which this plan's reboot was ordered.
     pub rebooted_from: Option<BootId>,
+    /// Whether the Node's last word was no permit for this plan.
+    #[serde(default)]
+    pub withdrawn: bool,
 }
 
 /// Who asked for a plan.
@@ -129,6 +141,14 @@ pub enum JournalError {
         /// Why.
         source: io::Error,
     },
+    /// It is no journal.
+    #[error("the journal {} is damaged", .path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where.
+        source: serde_json::Error,
+    },
     /// A later node-agent wrote it.
     #[error(
         "the journal {} has form {found}, and this node-agent knows forms up to {FORMAT}: install the later version again",
@@ -159,27 +179,32 @@ impl Default for Journal {
 impl Journal {
     /// Reads the journal; a host without one has done nothing yet.
     pub fn read(path: &Path) -> Result<Self, JournalError> {
-        let unreadable = |source| JournalError::Unreadable { path: path.to_owned(), source };
-        let Some(text) = files::read(path).map_err(unreadable)? else { return Ok(Self::default()) };
         #[derive(Deserialize)]
         struct Form {
             format: u32,
         }
+        let unreadable = |source| JournalError::Unreadable { path: path.to_owned(), source };
+        let Some(text) = files::read(path).map_err(unreadable)? else { return Ok(Self::default()) };
         if let Ok(Form { format: found }) = serde_json::from_str(&text)
             && found > FORMAT
         {
             return Err(JournalError::TooNew { path: path.to_owned(), found });
         }
-        match serde_json::from_str(&text) {
-            Ok(journal) => Ok(journal),
-            Err(error) => {
-                // We replace it in one step, so someone else wrote it. Without it a plan starts again from the
-                // first attempt, which is safe; the text is kept for people.
+        serde_json::from_str(&text).map_err(|source| JournalError::Damaged { path: path.to_owned(), source })
+    }
+
+    /// Reads the journal for the service. A damaged one is kept aside for people: we replace it in one step, so
+    /// someone else wrote it, and without it a plan starts again from the first attempt, which is safe.
+    pub fn take(path: &Path) -> Result<Self, JournalError> {
+        match Self::read(path) {
+            Err(JournalError::Damaged { source, .. }) => {
                 let aside = path.with_extension("damaged");
-                std::fs::rename(path, &aside).map_err(unreadable)?;
-                tracing::error!(%error, kept = %aside.display(), "the journal is damaged; starting a new one");
+                std::fs::rename(path, &aside)
+                    .map_err(|source| JournalError::Unreadable { path: path.to_owned(), source })?;
+                tracing::error!(kept = %aside.display(), "the journal is damaged ({source}); starting a new one");
                 Ok(Self::default())
             }
+            other => other,
         }
     }
 
@@ -195,6 +220,10 @@ impl Journal {
         self.observed = Some(plan.id());
         self.ready = false;
         self.quarantine = None;
+        if origin == Origin::Metadata {
+            // If the metadata goes back to the plan before, the host is no longer at it.
+            self.initialized = None;
+        }
         self.active = Some(Active {
             plan,
             origin,
@@ -204,7 +233,46 @@ impl Journal {
             failure: None,
             retry_at: None,
             rebooted_from: None,
+            withdrawn: false,
         });
+    }
+
+    /// Keeps what the Node says of the plan under way: silence does not give back a permit that was taken away.
+    /// Whether it says anything new.
+    pub fn hear(&mut self, asked: &Asked) -> bool {
+        let Some(active) = self.active.as_mut().filter(|active| active.origin == Origin::Node) else {
+            return false;
+        };
+        let withdrawn = match asked {
+            Asked::Silence { .. } => active.withdrawn,
+            Asked::Node(Ok(Request { plan: Some(plan), permit: true, paused: None })) => *plan != active.plan,
+            // Without a credential, too: a permit is of the cluster the host was part of.
+            Asked::Node(_) | Asked::Nothing | Asked::Metadata(_) => true,
+        };
+        std::mem::replace(&mut active.withdrawn, withdrawn) != withdrawn
+    }
+
+    /// What `ready` and `plan-observed` become while the agent rests.
+    pub fn stand(&mut self, standing: Standing) {
+        match standing {
+            Standing::Keep => {}
+            Standing::NoPlan => {
+                self.observed = None;
+                self.ready = true;
+                self.active = None;
+            }
+            Standing::At(plan) => {
+                self.observed = Some(plan);
+                self.ready = true;
+                self.active = None;
+            }
+            Standing::Missed(plan) => {
+                // `plan-observed` never names another plan than the one under way.
+                self.active.take_if(|active| active.plan.id() != plan);
+                self.observed = Some(plan);
+                self.ready = false;
+            }
+        }
     }
 
     /// A step is about to begin. Written before it does.
@@ -300,125 +368,5 @@ trait Scale {
 impl Scale for SignedDuration {
     fn mul_f64_saturating(self, factor: f64) -> Self {
         SignedDuration::try_from_secs_f64(self.as_secs_f64() * factor).unwrap_or(SignedDuration::MAX)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LIMITS: Limits = Limits { attempts: 3, delay: SignedDuration::from_secs(10) };
-
-    fn plan() -> Plan {
-        Plan::new([("kubelet".parse().unwrap(), "1.37.1".parse().unwrap())].into())
-    }
-
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).unwrap()
-    }
-
-    fn failed() -> Failed {
-        Failed { reason: Reason::PackageFailed, message: "x".into() }
-    }
-
-    fn accepted() -> Journal {
-        let mut journal = Journal::default();
-        journal.accept(plan(), Origin::Node, at(0));
-        journal
-    }
-
-    #[test]
-    fn it_survives_the_disk() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("journal.json");
-        assert_eq!(Journal::read(&path).unwrap(), Journal::default());
-        let mut journal = accepted();
-        journal.begin(Step::Change("kubelet".parse().unwrap()), &BootId::new("b"));
-        journal.write(&path).unwrap();
-        assert_eq!(Journal::read(&path).unwrap(), journal);
-        journal.fail(failed(), at(1), Limits { attempts: 1, ..LIMITS }, 0.0);
-        journal.write(&path).unwrap();
-        assert_eq!(Journal::read(&path).unwrap(), journal);
-    }
-
-    #[test]
-    fn a_later_form_is_refused_and_a_damaged_file_is_kept_aside() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("journal.json");
-        std::fs::write(&path, r#"{"format": 2, "other": []}"#).unwrap();
-        assert!(matches!(Journal::read(&path), Err(JournalError::TooNew { found: 2, .. })));
-        std::fs::write(&path, "{").unwrap();
-        assert_eq!(Journal::read(&path).unwrap(), Journal::default());
-        assert_eq!(std::fs::read_to_string(directory.path().join("journal.damaged")).unwrap(), "{");
-    }
-
-    #[test]
-    fn attempts_are_counted_with_growing_delays_until_quarantine() {
-        let mut journal = accepted();
-        journal.fail(failed(), at(0), LIMITS, 0.0);
-        assert_eq!(journal.active.as_ref().unwrap().retry_at, Some(at(10)));
-        journal.fail(failed(), at(100), LIMITS, 1.0);
-        assert_eq!(journal.active.as_ref().unwrap().retry_at, Some(at(125)));
-        journal.fail(failed(), at(200), LIMITS, 0.0);
-        assert!(journal.active.is_none() && !journal.ready);
-        let quarantine = journal.quarantine.clone().unwrap();
-        assert_eq!((quarantine.attempts, quarantine.plan, quarantine.failure), (3, plan().id(), failed()));
-        // A person, or another plan, starts over.
-        assert!(journal.retry());
-        journal.accept(plan(), Origin::Node, at(300));
-        assert_eq!(journal.active.as_ref().unwrap().attempt, 1);
-    }
-
-    #[test]
-    fn the_longest_delay_is_bounded() {
-        let mut journal = accepted();
-        let limits = Limits { attempts: 100, ..LIMITS };
-        for _ in 0..60 {
-            journal.fail(failed(), at(0), limits, 1.0);
-        }
-        assert_eq!(journal.active.unwrap().retry_at, Some(at(375)));
-    }
-
-    #[test]
-    fn a_start_in_the_middle_of_a_step_counts_and_a_reboot_is_proved_by_another_boot() {
-        let (one, two) = (BootId::new("one"), BootId::new("two"));
-        let mut cut = accepted();
-        cut.begin(Step::Change("kubelet".parse().unwrap()), &one);
-        cut.recover(&one, at(1), LIMITS);
-        let active = cut.active.clone().unwrap();
-        assert_eq!((active.attempt, active.failure.unwrap().reason), (2, Reason::Interrupted));
-        // Starting again between two steps counts nothing.
-        cut.recover(&one, at(1), LIMITS);
-        assert_eq!(cut.active.unwrap().attempt, 2);
-
-        let mut rebooting = accepted();
-        rebooting.begin(Step::Reboot, &one);
-        let mut stuck = rebooting.clone();
-        rebooting.recover(&two, at(1), LIMITS);
-        assert_eq!(rebooting.active.unwrap().attempt, 1);
-        stuck.recover(&one, at(1), LIMITS);
-        assert_eq!(stuck.active.unwrap().failure.unwrap().reason, Reason::RebootFailed);
-    }
-
-    #[test]
-    fn a_step_that_always_ends_the_host_ends_in_quarantine() {
-        let mut journal = accepted();
-        for boot in ["1", "2", "3"] {
-            journal.begin(Step::Change("kubelet".parse().unwrap()), &BootId::new(boot));
-            journal.recover(&BootId::new("x"), at(1), LIMITS);
-        }
-        assert_eq!(journal.quarantine.unwrap().failure.reason, Reason::Interrupted);
-    }
-
-    #[test]
-    fn finishing_makes_ready_and_remembers_the_initial_plan() {
-        let mut journal = accepted();
-        journal.finish(at(5));
-        assert!(journal.ready && journal.initialized.is_none());
-        assert_eq!(journal.last_success, Some(at(5)));
-        let mut journal = Journal::default();
-        journal.accept(plan(), Origin::Metadata, at(0));
-        journal.finish(at(5));
-        assert_eq!(journal.initialized, Some(plan().id()));
     }
 }

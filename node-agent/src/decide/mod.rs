@@ -1,12 +1,15 @@
 //! What to do next: a pure function of what was seen. One action at a time; after it, everything is seen anew.
 
+mod check;
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 
 use common::{
     KubernetesVersion,
     annotations::{Request, RequestError},
     plan::{Plan, PlanId},
-    skew::{self, SkewError},
     software::{SoftwareName, SoftwareVersion},
     state::{Phase, Reason},
 };
@@ -15,11 +18,11 @@ use jiff::{SignedDuration, Timestamp};
 use crate::{
     journal::{Active, Failed, Journal, Origin},
     observe::HostState,
-    software::{self, KUBERNETES},
+    software::KUBERNETES,
 };
 
-/// Packages whose version is that of Kubernetes.
-const KUBERNETES_PACKAGES: [&str; 3] = ["kubeadm", "kubelet", "kubectl"];
+/// When the cluster's version is asked for again, if it stands in the way.
+const CLUSTER_AGAIN: SignedDuration = SignedDuration::from_mins(1);
 
 /// All that a decision is made of.
 #[derive(Debug, Clone, Copy)]
@@ -131,6 +134,13 @@ pub fn decide(snapshot: &Snapshot<'_>) -> Decision {
         Asked::Nothing => {
             rest(Phase::Idle, Reason::NoPlan, "there is neither metadata nor a cluster", Standing::Keep)
         }
+        // The credential came after the Node was last looked for: from now on only its permit counts.
+        Asked::Metadata(_) if snapshot.host.facts.joined => rest(
+            Phase::Waiting,
+            Reason::ApiUnreachable,
+            "the host has just become part of a cluster, whose API server was not asked yet",
+            Standing::Keep,
+        ),
         Asked::Metadata(plan) if snapshot.journal.initialized.as_ref() == Some(&plan.id()) => rest(
             Phase::Idle,
             Reason::UpToDate,
@@ -158,6 +168,10 @@ pub fn decide(snapshot: &Snapshot<'_>) -> Decision {
 fn in_silence(snapshot: &Snapshot<'_>, since: Timestamp) -> Decision {
     let message = "the API server does not answer";
     match &snapshot.journal.active {
+        Some(Active { origin: Origin::Node, withdrawn: true, .. }) => {
+            let message = format!("{message}; when it last did, there was no permit for the plan under way");
+            rest(Phase::Waiting, Reason::ApiUnreachable, &message, Standing::Keep)
+        }
         Some(Active { plan, origin: Origin::Node, .. }) => {
             let until = since.checked_add(snapshot.api_patience).unwrap_or(Timestamp::MAX);
             if snapshot.now >= until {
@@ -188,15 +202,26 @@ fn pursue(
         let message = format!("given up after {} attempts: {message}", quarantine.attempts);
         return rest(Phase::Quarantined, *reason, &message, Standing::Missed(id));
     }
-    if let Err(refusal) = check(snapshot, plan) {
-        return refusal.into_rest(id);
-    }
     let wanted = wanted(plan, host);
     let observed = |name: &SoftwareName| host.observed(name.as_str()).cloned().unwrap_or_default();
     let pending = wanted.iter().find(|(name, version)| observed(name).needs_change(version));
     let reboot = wanted.iter().any(|(name, version)| observed(name).needs_reboot(version));
     let active = journal.active.as_ref().filter(|active| active.plan.id() == id && active.origin == origin);
-    if pending.is_none() && !reboot {
+    let reached = pending.is_none() && !reboot;
+    if let Err(refusal) = check::check(snapshot, plan)
+        // What is not known yet matters only to a host that is to change.
+        && !(reached && refusal.phase == Phase::Waiting)
+    {
+        let check::Refusal { phase, reason, message } = refusal;
+        // Waiting for an answer is no verdict on the plan, unless `ready` says that the host is at it.
+        let missed = phase == Phase::Refused || journal.observed.as_ref() == Some(&id);
+        let standing = if missed { Standing::Missed(id) } else { Standing::Keep };
+        // The control plane may catch up, and that is no event on this Node.
+        let again = phase == Phase::Waiting || reason == Reason::SkewNewerThanApiServer;
+        let until = snapshot.now.checked_add(CLUSTER_AGAIN).ok().filter(|_| again);
+        return Decision::Rest(Rest { phase, reason, message, until, standing });
+    }
+    if reached {
         return match active {
             Some(Active { retry_at: Some(until), failure: Some(failed), .. }) if *until > snapshot.now => {
                 retrying(failed, *until, id)
@@ -268,95 +293,4 @@ pub fn wanted(plan: &Plan, host: &HostState) -> Vec<(SoftwareName, SoftwareVersi
             version.map(|version| (name.clone(), version.clone()))
         })
         .collect()
-}
-
-/// A plan that cannot be tried, or not yet.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Refusal {
-    phase: Phase,
-    reason: Reason,
-    message: String,
-}
-
-impl Refusal {
-    fn new(reason: Reason, message: String) -> Self {
-        Self { phase: Phase::Refused, reason, message }
-    }
-
-    fn into_rest(self, id: PlanId) -> Decision {
-        let Self { phase, reason, message } = self;
-        // Waiting for an answer is no verdict on the plan.
-        let standing = if phase == Phase::Refused { Standing::Missed(id) } else { Standing::Keep };
-        Decision::Rest(Rest { phase, reason, message, until: None, standing })
-    }
-}
-
-impl From<SkewError> for Refusal {
-    fn from(error: SkewError) -> Self {
-        Self::new(error.reason(), error.to_string())
-    }
-}
-
-/// Whether a plan can be tried on this host.
-fn check(snapshot: &Snapshot<'_>, plan: &Plan) -> Result<(), Refusal> {
-    let Snapshot { host, .. } = snapshot;
-    for (name, version) in &plan.desired {
-        let Some(software) = software::find(name) else {
-            let message = format!("this node-agent does not know the software {name}");
-            return Err(Refusal::new(Reason::UnknownSoftware, message));
-        };
-        let differs = host.observed(name.as_str()).is_none_or(|observed| observed.needs_change(version));
-        if software.has_contents() && differs && !host.contents.contains(&(name.clone(), version.clone())) {
-            let message = format!("the content {version} of {name} was not delivered to this host");
-            return Err(Refusal::new(Reason::ContentMissing, message));
-        }
-    }
-    check_kubernetes(snapshot, plan)
-}
-
-/// The rules of Kubernetes' version skew.
-fn check_kubernetes(snapshot: &Snapshot<'_>, plan: &Plan) -> Result<(), Refusal> {
-    let Snapshot { host, cluster, .. } = snapshot;
-    let mut target: Option<KubernetesVersion> = None;
-    for (name, version) in &plan.desired {
-        if !KUBERNETES_PACKAGES.contains(&name.as_str()) && name.as_str() != KUBERNETES {
-            continue;
-        }
-        let version: KubernetesVersion = version
-            .as_str()
-            .parse()
-            .map_err(|error| Refusal::new(Reason::InvalidAnnotation, format!("{name}: {error}")))?;
-        match &target {
-            Some(other) if *other != version => {
-                let message = format!("{name} is to be {version} and other parts of Kubernetes {other}");
-                return Err(Refusal::new(Reason::SkewMixedVersions, message));
-            }
-            _ => target = Some(version),
-        }
-    }
-    let Some(target) = target else { return Ok(()) };
-    if !host.facts.joined {
-        return Ok(());
-    }
-    for name in [KUBERNETES, "kubelet"] {
-        if let Some(from) = host.kubernetes_version(name) {
-            skew::check_step(&from, &target)?;
-        }
-    }
-    let is_there = |name: &str| host.kubernetes_version(name).as_ref() == Some(&target);
-    if is_there(KUBERNETES) && is_there("kubelet") {
-        return Ok(());
-    }
-    match cluster {
-        Some(cluster) if host.facts.control_plane => Ok(skew::check_step(cluster, &target)?),
-        Some(cluster) => Ok(skew::check_worker(&target, cluster)?),
-        // kubeadm has done its part of this version, so the cluster was asked then.
-        None if is_there(KUBERNETES) => Ok(()),
-        None => Err(Refusal {
-            phase: Phase::Waiting,
-            reason: Reason::ApiUnreachable,
-            message: "the cluster's kubeadm-config, which says what version may come next, cannot be read"
-                .to_owned(),
-        }),
-    }
 }

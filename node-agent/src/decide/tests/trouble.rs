@@ -1,0 +1,110 @@
+//! Failures, quarantine, reboots and silence.
+
+use super::*;
+
+#[test]
+fn a_failed_attempt_waits_and_is_repeated() {
+    let goal = kubernetes(NEW);
+    let asked = permitted(&goal);
+    let mut case = Case::worker(OLD).cluster(NEW).accepted(&goal, Origin::Node);
+    case.journal.fail(broken(), case.now, LIMITS, 0.0);
+    case.rests(&asked, Phase::Retrying, Reason::PackageFailed, &Standing::Missed(goal.id()));
+    let until = case.rest(&asked).until.unwrap();
+    assert_eq!(until, at(1010));
+    // A failed check of services waits, too.
+    let mut done = case.clone().with(&PARTS.map(|part| (part, NEW)));
+    done.rests(&asked, Phase::Retrying, Reason::PackageFailed, &Standing::Missed(goal.id()));
+    (case.now, done.now) = (until, until);
+    assert!(matches!(case.decide(&asked), Decision::Change { .. }));
+    assert_eq!(done.decide(&asked), Decision::Finish { origin: Origin::Node });
+}
+
+#[test]
+fn quarantine_is_for_one_plan_survives_a_restart_and_ends_by_a_person_or_another_plan() {
+    let (goal, other) = (kubernetes(NEW), kubernetes("1.37.2"));
+    let asked = permitted(&goal);
+    let mut case = Case::worker(OLD).cluster("1.37.2").accepted(&goal, Origin::Node);
+    case.journal.give_up(broken(), case.now);
+    let text = serde_json::to_string(&case.journal).unwrap();
+    case.journal = serde_json::from_str(&text).unwrap();
+    case.journal.recover(&BootId::new("second"), case.now, LIMITS);
+    for asked in [&asked, &unpermitted(&goal), &paused(&goal)] {
+        case.rests(asked, Phase::Quarantined, Reason::PackageFailed, &Standing::Missed(goal.id()));
+        case.journal.hear(asked);
+        case.journal.stand(case.rest(asked).standing);
+    }
+    // Neither does it end by a plan that vanishes, by garbage, by silence, or by a plan nobody had to begin.
+    let there = permitted(&kubernetes(OLD));
+    let garbage = Asked::Node(Err(RequestError::NoHash));
+    for between in [Asked::Node(Ok(Request::default())), garbage, Asked::Silence { since: at(0) }, there] {
+        case.journal.hear(&between);
+        case.journal.stand(case.rest(&between).standing);
+        assert_eq!(case.rest(&asked).phase, Phase::Quarantined, "{between:?}");
+    }
+    let mut retried = case.clone();
+    assert!(retried.journal.retry());
+    assert!(matches!(retried.decide(&asked), Decision::Accept { .. }));
+    assert_eq!(
+        case.decide(&permitted(&other)),
+        Decision::Accept { plan: other.clone(), origin: Origin::Node }
+    );
+    case = case.accepted(&other, Origin::Node);
+    assert!(matches!(case.decide(&asked), Decision::Accept { .. }));
+}
+
+#[test]
+fn a_reboot_is_ordered_once() {
+    let goal = plan(&[("kernel", "6.2")]);
+    let asked = permitted(&goal);
+    let mut case = Case::worker(NEW).with(&[("kernel", "6.1")]).accepted(&goal, Origin::Node);
+    case.changes(&asked);
+    assert_eq!(case.decide(&asked), Decision::Reboot);
+    case.rests(&unpermitted(&goal), Phase::Waiting, Reason::PermitWithdrawn, &Standing::Missed(goal.id()));
+    case.journal.begin(Step::Reboot, &case.host.facts.boot);
+    // It was not done: the same boot proves that, and it is tried again.
+    case.journal.fail(broken(), at(0), LIMITS, 0.0);
+    assert_eq!(case.decide(&asked), Decision::Reboot);
+    case.journal.begin(Step::Reboot, &case.host.facts.boot);
+    let mut ineffective = case.clone();
+    case.boot("second");
+    assert_eq!(case.decide(&asked), Decision::Finish { origin: Origin::Node });
+    ineffective.host.facts.boot = BootId::new("second");
+    let Decision::GiveUp(failed) = ineffective.decide(&asked) else { panic!() };
+    assert_eq!(failed.reason, Reason::RebootIneffective);
+    ineffective.journal.give_up(failed, case.now);
+    assert_eq!(ineffective.rest(&asked).phase, Phase::Quarantined);
+}
+
+#[test]
+fn silence_is_waited_out_only_by_a_plan_that_had_a_permit_when_it_was_last_heard_of() {
+    let goal = kubernetes(NEW);
+    let silence = Asked::Silence { since: at(1000) };
+    let mut case = Case::worker(OLD);
+    case.cluster = None;
+    case.rests(&silence, Phase::Waiting, Reason::ApiUnreachable, &Standing::Keep);
+    case = case.accepted(&goal, Origin::Node);
+    case.now = at(1299);
+    case.rests(&silence, Phase::Waiting, Reason::ApiUnreachable, &Standing::Keep);
+    assert_eq!(case.rest(&silence).until, Some(at(1300)));
+    case.now = at(1300);
+    // Nobody knows what the cluster has, so kubeadm's part waits; what follows it does not.
+    case.rests(&silence, Phase::Waiting, Reason::ApiUnreachable, &Standing::Missed(goal.id()));
+    case = case.with(&[("kubeadm", NEW), (KUBERNETES, NEW)]);
+    assert_eq!(case.changes(&silence), ["kubelet", "kubectl"]);
+    assert_eq!(case.decide(&silence), Decision::Finish { origin: Origin::Node });
+
+    case = case.with(&[("kubelet", OLD)]);
+    case.now = at(9000);
+    for last_word in [unpermitted(&goal), paused(&goal), Asked::Node(Err(RequestError::TooMany))] {
+        let mut case = case.clone();
+        case.journal.hear(&last_word);
+        case.rests(&silence, Phase::Waiting, Reason::ApiUnreachable, &Standing::Keep);
+        case.journal.hear(&permitted(&goal));
+        assert!(matches!(case.decide(&silence), Decision::Change { .. }));
+    }
+    case.journal.accept(goal, Origin::Metadata, case.now);
+    case.rests(&silence, Phase::Waiting, Reason::ApiUnreachable, &Standing::Keep);
+    // A clock at its end waits for ever instead of failing.
+    let last = Asked::Silence { since: Timestamp::MAX };
+    case.rests(&last, Phase::Waiting, Reason::ApiUnreachable, &Standing::Keep);
+}

@@ -1,0 +1,50 @@
+//! Agents that are killed and hosts that lose their power.
+
+use anyhow::ensure;
+use infrop::provider::lab::Power;
+use tests::{
+    agent::{self, KILLER, install, metadata, wait_for_phase},
+    lab::TestLab,
+};
+
+use crate::{PATIENCE, versions};
+
+pub(crate) async fn killed() -> anyhow::Result<()> {
+    TestLab::with("agent-killed", &["a"], async |lab| {
+        lab.run("a", KILLER).await?;
+        // Every kill in the middle of a step counts as an attempt.
+        let config = format!("attempts: 100\n{}", agent::CONFIG);
+        install(lab, "a", &config, &metadata("a", &format!("{{ {} }}", versions()?), "{ swap: off }")).await?;
+        wait_for_phase(lab, "a", PATIENCE, "Idle", "UpToDate").await?;
+        let kills = lab.run("a", "cat /run/kills").await?;
+        for step in ["none after 0", "\"containerd\"", "\"kubeadm\"", "\"kubelet\"", "\"kubectl\""] {
+            ensure!(kills.contains(step), "it was not killed at {step}:\n{kills}");
+        }
+        lab.run(
+            "a",
+            "test -z \"$(dpkg --audit)\"\n\
+             for package in kubelet kubeadm kubectl containerd; do apt-mark showhold | grep -x $package; done\n\
+             test -e /var/lib/node-agent/initialized.json",
+        )
+        .await?;
+        Ok(())
+    })
+    .await
+}
+
+pub(crate) async fn power_cut_during_apt() -> anyhow::Result<()> {
+    TestLab::with("agent-cut", &["a"], async |lab| {
+        let text = metadata("a", &format!("{{ {} }}", versions()?), "{}");
+        install(lab, "a", agent::CONFIG, &text).await?;
+        // dpkg has this file while it unpacks.
+        lab.cut_power_when("a", "usr/bin/kubelet.dpkg-new").await?;
+        lab.power("a", Power::On).await?;
+        let status = wait_for_phase(lab, "a", PATIENCE, "Idle", "UpToDate").await?;
+        let journal = lab.run("a", "journalctl -u node-agent --no-pager -o cat").await?;
+        ensure!(journal.contains("decided"), "{journal}");
+        ensure!(status.pointer("/journal/lastSuccess").is_some(), "{status}");
+        lab.run("a", "test -z \"$(dpkg --audit)\"; systemctl is-active containerd").await?;
+        Ok(())
+    })
+    .await
+}
