@@ -47,7 +47,7 @@ const WATCH: Duration = Duration::from_secs(290);
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
 /// No plan of one small file takes longer.
-const PLAN_LIMIT: Duration = Duration::from_secs(60);
+const PLAN_LIMIT: Duration = Duration::from_mins(1);
 
 type Annotations = BTreeMap<String, String>;
 
