@@ -327,6 +327,7 @@ impl Engine {
             // Nothing to write, so nothing was read.
             if let Err(error) = self.node.read().await {
                 tracing::warn!("the Node cannot be read: {}", Chain(&error));
+                // What was read before is no permit: it was read before the last step.
                 if error.is_refusal() {
                     self.refused = Some(error.to_string());
                 }
@@ -572,9 +573,11 @@ impl Engine {
             Duration::try_from(left).unwrap_or_default().min(resync)
         });
         self.fresh = false;
+        let mut look = true;
         tokio::select! {
-            // What the Node says is acted on at once; the host is looked at before it is touched.
-            _ = self.view.changed() => return,
+            // What the Node says is acted on at once; the host is looked at before it is touched. A content that was
+            // delivered just before a plan that names it is part of what is said.
+            _ = self.view.changed() => look = false,
             _ = self.stop.wait_for(|stop| *stop) => return,
             () = sleep(pause) => {}
             () = self.shared.retry.notified() => {
@@ -588,7 +591,11 @@ impl Engine {
             Ok(settings) => self.settings = settings,
             Err(error) => tracing::error!("the old settings stay in force: {}", Chain(&error)),
         }
-        self.known = false;
+        if look {
+            self.known = false;
+        } else {
+            self.seen.contents = self.settings.contents.versions();
+        }
     }
 }
 

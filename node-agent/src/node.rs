@@ -5,6 +5,8 @@
 
 use std::{
     collections::BTreeMap,
+    fs,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Mutex,
     time::Duration,
@@ -23,7 +25,10 @@ use kube::{
     core::PartialObjectMeta,
 };
 use serde::Deserialize;
-use tokio::sync::{Notify, watch};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
 
 /// Names the writer in the Node's managed fields.
 const FIELD_MANAGER: &str = "node-agent";
@@ -112,9 +117,19 @@ pub struct OwnNode {
     name: NodeName,
     kubeconfig: PathBuf,
     view: watch::Sender<View>,
-    /// A request failed: the watch may hang on a dead connection, too.
-    doubt: Notify,
     client: Mutex<Option<ClientBox>>,
+    /// A request found the server away: a watch that hangs with it does not notice by itself.
+    doubt: Notify,
+}
+
+/// How one watch ended.
+enum Ended {
+    /// By the server, or by a fault.
+    Watch(Result<(), NodeError>),
+    /// Nobody answers beside it.
+    Doubt,
+    /// It was made with a credential that is not the present one.
+    Credential,
 }
 
 /// A client, which has nothing to show.
@@ -130,7 +145,7 @@ impl OwnNode {
     /// The Node of a name, reached with a credential that may not be there yet.
     pub fn new(name: NodeName, kubeconfig: PathBuf) -> Self {
         let (view, _) = watch::channel(silent_or_unjoined(&kubeconfig));
-        Self { name, kubeconfig, view, doubt: Notify::new(), client: Mutex::default() }
+        Self { name, kubeconfig, view, client: Mutex::default(), doubt: Notify::new() }
     }
 
     /// Its name.
@@ -153,22 +168,28 @@ impl OwnNode {
                 let _ = files.changed().await;
                 continue;
             }
-            let watched = tokio::select! {
-                watched = self.watch_once() => watched,
-                // A new watch starts with the present state: it shows at once whether the server is there.
-                () = self.doubt.notified() => Ok(()),
+            let started = Instant::now();
+            let credential = stamp(&self.kubeconfig);
+            let ended = tokio::select! {
+                result = self.watch_once() => Ended::Watch(result),
+                () = self.doubt.notified() => Ended::Doubt,
+                () = until_another(&self.kubeconfig, credential, &mut files) => Ended::Credential,
             };
-            match watched {
-                Ok(()) => delay = SHORTEST_DELAY,
-                Err(error) => {
-                    self.note_silence(&error);
-                    let pause = delay.mul_f64(0.5 + random() / 2.0);
-                    delay = (delay * 2).min(LONGEST_DELAY);
-                    tokio::select! {
-                        () = tokio::time::sleep(pause) => {}
-                        _ = files.changed() => {}
-                    }
+            match ended {
+                Ended::Credential => continue,
+                Ended::Watch(Ok(())) if started.elapsed() >= LONGEST_DELAY => {
+                    delay = SHORTEST_DELAY;
+                    continue;
                 }
+                // A server that ends every watch at once must not be flooded.
+                Ended::Watch(Ok(())) | Ended::Doubt => {}
+                Ended::Watch(Err(error)) => self.note_silence(&error),
+            }
+            let pause = delay.mul_f64(0.5 + random() / 2.0);
+            delay = (delay * 2).min(LONGEST_DELAY);
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                _ = files.changed() => {}
             }
         }
     }
@@ -241,7 +262,7 @@ impl OwnNode {
             && !error.is_refusal()
         {
             self.note_silence(error);
-            self.doubt.notify_one();
+            self.doubt.notify_waiters();
         }
         answer
     }
@@ -310,6 +331,22 @@ impl OwnNode {
 
 fn silent_or_unjoined(kubeconfig: &Path) -> View {
     if kubeconfig.exists() { View::Silent { since: Timestamp::now() } } else { View::NoCredential }
+}
+
+/// What tells one state of a file from another without reading it.
+fn stamp(path: &Path) -> Option<(u64, u64, i64, i64)> {
+    let file = fs::metadata(path).ok()?;
+    Some((file.ino(), file.size(), file.mtime(), file.mtime_nsec()))
+}
+
+/// Waits until a file is another than it was. `files` tells when it may be.
+async fn until_another(path: &Path, known: Option<(u64, u64, i64, i64)>, files: &mut watch::Receiver<()>) {
+    while stamp(path) == known {
+        if files.changed().await.is_err() {
+            // Nobody tells any more; the end of the watch is the net below.
+            std::future::pending::<()>().await;
+        }
+    }
 }
 
 /// The annotations both sides speak through.

@@ -7,7 +7,11 @@ use common::{
     state::Reason,
 };
 use futures::future::BoxFuture;
-use reqwest::{Certificate, Client, header::CONTENT_TYPE};
+use reqwest::{
+    Certificate, Client,
+    header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap},
+    redirect,
+};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
 
@@ -58,7 +62,8 @@ impl Provider for IronicNode<'_> {
         Box::pin(async move {
             let Ironic { url, node, credential_file, credential, ca_file } = self.ironic;
             let secret = read_secret(credential_file)?;
-            let mut builder = Client::builder().timeout(LIMIT);
+            // A token would follow to wherever an answer points.
+            let mut builder = Client::builder().timeout(LIMIT).redirect(redirect::Policy::none());
             if let Some(path) = ca_file {
                 let text = fs::read(path).map_err(|error| cannot_read(path, &error))?;
                 let certificate = Certificate::from_pem(&text).map_err(|error| failed(&error))?;
@@ -78,19 +83,33 @@ impl Provider for IronicNode<'_> {
                     None => return Err(Failure::new(Reason::ProviderFailed, wrong_form(credential_file))),
                 },
             };
-            let answer = request.send().await.map_err(|error| failed(&error.without_url()))?;
+            let request = request.build().map_err(|error| failed(&error.without_url()))?;
+            let headers = request.headers().clone();
+            let answer = client.execute(request).await.map_err(|error| failed(&error.without_url()))?;
             let status = answer.status();
             if status.is_success() {
                 return Ok(());
             }
             let text = answer.text().await.unwrap_or_default();
-            let text = common::annotations::shorten(&text);
+            let text = common::annotations::shorten(&without_secret(text, &secret, &headers));
             Err(Failure::new(
                 Reason::ProviderFailed,
                 format!("Ironic answered {status} to the mark of {node}: {text}"),
             ))
         })
     }
+}
+
+/// A text from outside without our secret, should it repeat what it was shown. It goes to logs and annotations.
+fn without_secret(text: String, secret: &SecretString, shown: &HeaderMap) -> String {
+    let secret = secret.expose_secret();
+    let password = secret.split_once(':').map(|(_, password)| password);
+    let encoded = shown.get(AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Basic "));
+    [Some(secret), password, encoded]
+        .into_iter()
+        .flatten()
+        .filter(|part| !part.is_empty())
+        .fold(text, |text, part| text.replace(part, "***"))
 }
 
 fn failed(error: &dyn std::error::Error) -> Failure {

@@ -1,8 +1,9 @@
 //! What the API server says it was asked, and by whom.
 
-use std::{fs, path::PathBuf};
+use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use anyhow::Context;
+use jiff::Timestamp;
 use serde::Deserialize;
 
 /// What is logged: every request once, with what it wrote.
@@ -42,6 +43,10 @@ pub struct Request {
     /// What was to be written.
     #[serde(default)]
     pub request_object: Option<serde_json::Value>,
+    /// When the server read the request.
+    pub request_received_timestamp: Timestamp,
+    /// When this stage was reached; for what is over, when the answer was given.
+    pub stage_timestamp: Timestamp,
 }
 
 /// Who asked.
@@ -50,6 +55,16 @@ pub struct User {
     /// The name the certificate gives.
     #[serde(default)]
     pub username: String,
+    /// More about them, such as which of their certificates it was.
+    #[serde(default)]
+    pub extra: BTreeMap<String, Vec<String>>,
+}
+
+impl User {
+    /// The hash of the certificate that was shown.
+    pub fn certificate(&self) -> Option<&str> {
+        Some(self.extra.get("authentication.kubernetes.io/credential-id")?.first()?.as_str())
+    }
 }
 
 /// What was asked about.

@@ -4,9 +4,12 @@
 //! * [`api_server`]: a kube-apiserver and its etcd on loopback;
 //! * [`lab`]: hosts, [`faults`] on their network, and [`kubeadm`] by hand;
 //! * [`bundles`]: the Kubernetes both come from;
-//! * [`agent`]: the Debian package of node-agent.
+//! * [`agent`]: the Debian package of node-agent; [`agent_process`]: node-agent as a process of this machine;
+//! * [`policies`]: infrop's admission policies in an API server;
+//! * [`http_server`], [`scripted_server`]: web servers on loopback.
 
 pub mod agent;
+pub mod agent_process;
 pub mod api_server;
 pub mod audit;
 pub mod bundles;
@@ -18,8 +21,10 @@ mod keeper;
 pub mod kubeadm;
 pub mod lab;
 mod pki;
+pub mod policies;
 mod programs;
 pub mod repository;
+pub mod scripted_server;
 pub mod setup;
 
 pub use programs::{cargo, infrop, infrop_path, node_agent_path};

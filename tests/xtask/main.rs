@@ -1,5 +1,6 @@
 //! `cargo xtask`: the commands of development.
 
+mod bench;
 mod package;
 mod suites;
 
@@ -26,6 +27,9 @@ enum Xtask {
         #[arg(long)]
         debug: bool,
     },
+    /// Measure, and say whether targets are met.
+    #[command(subcommand)]
+    Bench(bench::Bench),
 }
 
 fn main() -> ExitCode {
@@ -40,6 +44,7 @@ fn main() -> ExitCode {
                     println!("{}", package::run(debug, &steps).await?.display());
                     Ok(true)
                 }
+                Xtask::Bench(bench) => bench::run(bench, &steps).await,
             }
         })
     };

@@ -18,10 +18,10 @@ pub(crate) async fn run(debug: bool, steps: &Steps) -> anyhow::Result<PathBuf> {
 }
 
 /// The agent alone: together with the tests it would have features that only they ask for.
-async fn build(debug: bool) -> anyhow::Result<PathBuf> {
+pub(crate) async fn build(debug: bool) -> anyhow::Result<PathBuf> {
     let output = cargo()
         .args(["build", "--quiet", "--package", "node-agent", "--message-format=json-render-diagnostics"])
-        .args(["--profile", if debug { "dev" } else { "release" }])
+        .args(["--profile", if debug { "dev" } else { "agent" }])
         .stderr(Stdio::inherit())
         .output()
         .await?;

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use common::annotations::{
     AGENTS_KEYS, CHANGES_ALLOWED, OTHERS_KEYS, PAUSED, READY, current_version, desired_version,
 };
@@ -12,11 +12,10 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client,
-    api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, ValidationDirective},
+    api::{DeleteParams, Patch, PatchParams, PostParams},
 };
-use serde::Deserialize;
 use serde_json::{Value, json};
-use tests::{api_server::ApiServer, infrop, lab::wait_for};
+use tests::{api_server::ApiServer, lab::wait_for, policies};
 
 use Verdict::{Allowed, Refused};
 
@@ -116,7 +115,7 @@ impl Fixture {
         }
         let admin = server.admin().await?;
         allow_to_write_nodes(&admin, &[Who::Infrop, Who::Alice, Who::NamedN1, Who::Stray]).await?;
-        apply_policies(&admin).await?;
+        policies::apply(&admin).await?;
         let mut fixture = Self { nodes, dry_run: true, _server: server };
         for name in ["n1", "n2"] {
             let node = serde_json::from_value(json!({ "metadata": { "name": name } }))?;
@@ -259,27 +258,6 @@ async fn allow_to_write_nodes(admin: &Client, whom: &[Who]) -> anyhow::Result<()
     }))?;
     Api::all(admin.clone()).create(&PostParams::default(), &role).await?;
     Api::all(admin.clone()).create(&PostParams::default(), &binding).await?;
-    Ok(())
-}
-
-/// What `infrop manifests admission | kubectl apply --server-side -f -` does.
-async fn apply_policies(admin: &Client) -> anyhow::Result<()> {
-    let text = infrop()?.args(["manifests", "admission"]).run().await?;
-    let mut applied = 0;
-    for document in serde_yaml::Deserializer::from_str(&text) {
-        let Some(object) = Option::<DynamicObject>::deserialize(document)? else { continue };
-        let kind = object.types.as_ref().context("an object has a kind")?;
-        let resource = ApiResource::from_gvk(&kind.try_into()?);
-        let name = object.metadata.name.as_deref().context("an object has a name")?;
-        let parameters =
-            PatchParams { field_validation: Some(ValidationDirective::Strict), ..PatchParams::apply("test") };
-        Api::<DynamicObject>::all_with(admin.clone(), &resource)
-            .patch(name, &parameters, &Patch::Apply(&object))
-            .await
-            .with_context(|| format!("apply {name}"))?;
-        applied += 1;
-    }
-    ensure!(applied == 6, "three policies and their bindings, not {applied}");
     Ok(())
 }
 

@@ -1,0 +1,111 @@
+//! Benchmarks: figures with targets. What they were and where stands in docs/development/benchmarks.md.
+
+mod agent;
+mod process;
+
+use std::{fmt, time::Duration};
+
+use clap::{Subcommand, ValueEnum};
+use images::steps::Steps;
+use serde::Serialize;
+
+/// What to measure.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    /// node-agent as it is packaged, beside an API server on loopback: reaction, then rest.
+    Agent {
+        /// How long it is watched at rest.
+        #[arg(long, default_value_t = 5)]
+        minutes: u64,
+        /// How many plans it is given before.
+        #[arg(long, default_value_t = 200)]
+        plans: usize,
+        /// Text for people, json for programs.
+        #[arg(short, long, value_enum, default_value_t = Output::Text)]
+        output: Output,
+    },
+}
+
+/// The form of the result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// One measured value.
+#[derive(Debug, Serialize)]
+struct Figure {
+    what: &'static str,
+    value: f64,
+    unit: &'static str,
+    /// It may not be more than this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<f64>,
+}
+
+impl Figure {
+    fn new(what: &'static str, value: f64, unit: &'static str) -> Self {
+        Self { what, value, unit, limit: None }
+    }
+
+    fn at_most(mut self, limit: f64) -> Self {
+        self.limit = Some(limit);
+        self
+    }
+
+    fn is_missed(&self) -> bool {
+        // A value that is no number meets nothing.
+        self.limit.is_some_and(|limit| self.value.is_nan() || self.value > limit)
+    }
+}
+
+impl fmt::Display for Figure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { what, value, unit, limit } = self;
+        let verdict = match limit {
+            None => String::new(),
+            Some(limit) if self.is_missed() => format!("MISSED: at most {limit}"),
+            Some(limit) => format!("at most {limit}"),
+        };
+        write!(f, "{:<60} {:>10} {unit:<5} {verdict}", what, short(*value))
+    }
+}
+
+/// A number without digits that say nothing.
+fn short(value: f64) -> String {
+    let text = format!("{value:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn seconds(duration: Duration) -> f64 {
+    duration.as_secs_f64()
+}
+
+/// Measures; false if a target is missed.
+pub(crate) async fn run(bench: Bench, steps: &Steps) -> anyhow::Result<bool> {
+    let Bench::Agent { minutes, plans, output } = bench;
+    let figures = agent::run(Duration::from_mins(minutes), plans, steps).await?;
+    match output {
+        Output::Json => println!("{}", serde_json::to_string_pretty(&figures)?),
+        Output::Text => figures.iter().for_each(|figure| println!("{figure}")),
+    }
+    Ok(!figures.iter().any(Figure::is_missed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_missed_by_more_and_by_nothing_measured() {
+        let figure = |value| Figure::new("x", value, "MiB").at_most(10.0);
+        assert!(!figure(10.0).is_missed());
+        assert!(figure(10.1).is_missed());
+        assert!(figure(f64::NAN).is_missed());
+        assert!(!Figure::new("x", 11.0, "MiB").is_missed());
+        assert!(figure(11.25).to_string().ends_with("11.25 MiB   MISSED: at most 10"));
+    }
+}
