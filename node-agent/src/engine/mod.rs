@@ -1,41 +1,35 @@
 //! The loop: observe, decide, act, one action at a time; and whatever it learns goes to the journal first and to
 //! the Node as soon as that can be reached.
 
+mod act;
+mod say;
+
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use common::{
     KubernetesVersion,
     annotations::{self, Request},
-    metadata::InitializedMark,
     plan::Plan,
-    software::{SoftwareName, SoftwareVersion},
     state::{Phase, Reason, State},
 };
 use jiff::{SignedDuration, Timestamp};
 use tokio::{
     sync::watch,
-    time::{Instant, sleep},
+    time::sleep,
 };
 
 use crate::{
     config::Settings,
-    decide::{Asked, Decision, Rest, Snapshot, Standing, decide, wanted},
+    decide::{Asked, Decision, Rest, Snapshot, Standing, decide},
     failure::Failure,
     host::Host,
     inhibitor::Inhibitor,
-    journal::{Failed, Journal, Limits, Origin, Step},
-    node::{Chain, OwnNode, View, random},
+    journal::{Failed, Journal, Limits},
+    node::{Chain, OwnNode, View},
     notify, observe,
-    observe::{BootId, HostState},
-    provider::{IronicNode, MarkFile, Provider},
-    reboot, report, software,
-    software::Task,
+    observe::{BootId, HostState}, software,
     status::Shared,
-    verify::verify,
 };
-
-/// How long a host may take to go down before the restart counts as failed.
-const REBOOT_PATIENCE: Duration = Duration::from_mins(10);
 
 /// Until the next look at something that is not ours to change: a foreign inhibitor, a refusing API server.
 const SECOND_LOOK: SignedDuration = SignedDuration::from_secs(15);
@@ -310,183 +304,6 @@ impl Engine {
         self.unsaved |= self.journal != before;
     }
 
-    /// Begins a plan. From here on the Node says `ready=false`; its answer is the permit that counts.
-    async fn accept(&mut self, plan: Plan, origin: Origin) {
-        self.journal.accept(plan, origin, Timestamp::now());
-        self.unsaved = true;
-        self.set_state(Phase::Changing, Reason::ChangingSoftware, "beginning".to_owned());
-        self.publish().await;
-        self.save_if_needed();
-        self.known = false;
-    }
-
-    /// Says what comes next, and whether it still may: the answer to the write is read after the last step.
-    async fn confirm(&mut self, decision: &Decision, phase: Phase, reason: Reason, message: String) -> bool {
-        self.set_state(phase, reason, message);
-        if !self.publish().await && matches!(&*self.view.borrow(), View::Seen { .. }) {
-            // Nothing to write, so nothing was read.
-            if let Err(error) = self.node.read().await {
-                tracing::warn!("the Node cannot be read: {}", Chain(&error));
-                // What was read before is no permit: it was read before the last step.
-                if error.is_refusal() {
-                    self.refused = Some(error.to_string());
-                }
-            }
-        }
-        if !self.fresh && !self.look().await {
-            return false;
-        }
-        self.decide().await == *decision
-    }
-
-    async fn change(&mut self, name: &SoftwareName, version: &SoftwareVersion) {
-        let Some(one) = software::find(name) else { return };
-        let Some(plan) = self.journal.active.as_ref().map(|active| active.plan.clone()) else { return };
-        if self.inhibitor.is_none() {
-            self.inhibitor = Some(Inhibitor::take("software is being changed"));
-        }
-        if !self.begin(Step::Change(name.clone())) {
-            return;
-        }
-        let started = Instant::now();
-        let task = Task {
-            host: &self.host,
-            contents: &self.settings.contents,
-            plan: &plan,
-            facts: &self.seen.facts,
-            kubeadm: &self.settings.config.kubeadm,
-            cluster: self.cluster.as_ref(),
-        };
-        let result = to_the_end(one.ensure(&task, version), self.stop.clone()).await;
-        let took = started.elapsed();
-        self.shared.metrics.observe_change(name, took);
-        if let Err(failure) = result {
-            return self.fail(&failure);
-        }
-        if !self.look().await {
-            // The step stays open in the journal until it can be seen how it went.
-            return;
-        }
-        let reached = wanted(&plan, &self.seen).iter().all(|(other, wanted)| {
-            other != name || self.seen.observed(name.as_str()).is_some_and(|seen| !seen.needs_change(wanted))
-        });
-        if !reached {
-            let found = self.seen.observed(name.as_str()).and_then(|seen| seen.after_reboot.clone());
-            let found = found.map_or_else(|| "none".to_owned(), |version| version.to_string());
-            let message =
-                format!("{name} was brought to {version} without an error, and the host has {found}");
-            return self.fail(&Failure::new(Reason::VersionUnchanged, message));
-        }
-        tracing::info!(software = %name, version = %version, seconds = took.as_secs_f64(), "{name} is at {version}");
-        self.journal.end_step();
-        self.unsaved = true;
-        self.save_if_needed();
-    }
-
-    async fn reboot(&mut self) {
-        if let Some(inhibitor) = self.inhibitor.take() {
-            inhibitor.release().await;
-        }
-        match reboot::inhibited(&self.host).await {
-            Ok(None) => {}
-            Ok(Some(who)) => {
-                self.set_state(
-                    Phase::Waiting,
-                    Reason::RebootInhibited,
-                    format!("a restart is due; kept from it by {who}"),
-                );
-                self.publish().await;
-                let until = Timestamp::now().checked_add(SECOND_LOOK).ok();
-                return self.wait(until).await;
-            }
-            Err(failure) => return self.fail(&failure),
-        }
-        if !self.begin(Step::Reboot) {
-            return;
-        }
-        if let Err(failure) = reboot::order(&self.host).await {
-            return self.fail(&failure);
-        }
-        // The end of this process is part of the restart.
-        let stopped = tokio::time::timeout(REBOOT_PATIENCE, self.stop.wait_for(|stop| *stop)).await.is_ok();
-        if !stopped {
-            let message = format!("the host did not go down within {} s", REBOOT_PATIENCE.as_secs());
-            self.fail(&Failure::new(Reason::RebootFailed, message));
-        }
-    }
-
-    /// Writes a step to the journal before it begins; without that it does not begin.
-    fn begin(&mut self, step: Step) -> bool {
-        self.journal.begin(step, &self.seen.facts.boot);
-        self.fresh = false;
-        match self.save() {
-            Ok(()) => true,
-            Err(failure) => {
-                self.record(&failure);
-                false
-            }
-        }
-    }
-
-    /// Looks whether everything works; then the plan is reached.
-    async fn finish(&mut self, origin: Origin) {
-        self.set_state(Phase::Verifying, Reason::CheckingServices, "checking services".to_owned());
-        self.publish().await;
-        if !self.look().await {
-            return;
-        }
-        let checked = to_the_end(verify(&self.host, &self.seen), self.stop.clone()).await;
-        let result = match checked {
-            Ok(()) if origin == Origin::Metadata => self.mark_initialized().await,
-            other => other,
-        };
-        if let Err(failure) = result {
-            return self.fail(&failure);
-        }
-        if self.decide().await == (Decision::Finish { origin }) {
-            self.journal.finish(Timestamp::now());
-            self.unsaved = true;
-            self.save_if_needed();
-            tracing::info!(plan = ?self.journal.observed.as_ref().map(ToString::to_string), "the plan is reached");
-        }
-    }
-
-    async fn mark_initialized(&mut self) -> Result<(), Failure> {
-        let (Some(metadata), Some(active)) = (&self.settings.metadata, &self.journal.active) else {
-            return Ok(());
-        };
-        let mark = InitializedMark {
-            node: metadata.node.clone(),
-            plan: active.plan.id(),
-            at: Timestamp::now(),
-            boot_id: self.seen.facts.boot.to_string(),
-            agent_version: self.state.agent_version.clone(),
-        };
-        if let Some(ironic) = &metadata.ironic {
-            IronicNode { ironic }.mark_initialized(&mark).await?;
-        }
-        // Last, so that whoever reads the file knows that all of it was done.
-        MarkFile { host: &self.host }.mark_initialized(&mark).await
-    }
-
-    fn fail(&mut self, failure: &Failure) {
-        self.record(failure);
-        self.known = false;
-    }
-
-    fn record(&mut self, failure: &Failure) {
-        let reason = failure.reason;
-        let attempt = self.journal.active.as_ref().map_or(0, |active| active.attempt);
-        tracing::error!(reason = %reason, attempt, "the attempt failed: {failure}");
-        self.shared.metrics.count_failure(reason);
-        let message = failure.summary();
-        let limits = self.limits();
-        self.journal.fail(Failed { reason, message }, Timestamp::now(), limits, random());
-        self.fresh = false;
-        self.unsaved = true;
-        self.save_if_needed();
-    }
-
     fn save(&mut self) -> Result<(), Failure> {
         self.journal.write(&self.host.path(JOURNAL))?;
         self.unsaved = false;
@@ -506,62 +323,6 @@ impl Engine {
         Limits {
             attempts: self.settings.config.attempts,
             delay: SignedDuration::from_secs(self.settings.config.retry_seconds.into()),
-        }
-    }
-
-    fn set_state(&mut self, phase: Phase, reason: Reason, message: String) {
-        let same = |state: &State| state.phase == phase && state.reason == reason;
-        let since = if same(&self.state) {
-            self.state.since
-        } else {
-            // After a restart of the agent the Node still knows since when.
-            let published = match &*self.view.borrow() {
-                View::Seen { annotations, .. } => annotations.get(annotations::STATE).cloned(),
-                _ => None,
-            };
-            let published = published.and_then(|text| serde_json::from_str::<State>(&text).ok());
-            published.filter(same).map_or_else(Timestamp::now, |state| state.since)
-        };
-        let attempt = match (&self.journal.active, &self.journal.quarantine) {
-            (Some(active), _) => active.attempt,
-            (None, Some(quarantine)) if phase == Phase::Quarantined => quarantine.attempts,
-            _ => 0,
-        };
-        self.state = State {
-            phase,
-            reason,
-            message,
-            since,
-            attempt,
-            boot_id: self.seen.facts.boot.to_string(),
-            agent_version: std::mem::take(&mut self.state.agent_version),
-        };
-        let text = format!("{phase} ({reason}): {}", self.state.message);
-        tracing::debug!(phase = %phase, reason = %reason, attempt, "{text}");
-        notify::status(&text);
-        let plan = self.asked_plan();
-        let name = self.node.name().as_str().to_owned();
-        self.shared.set(&name, &self.state, &self.seen, &self.journal, plan.as_ref());
-    }
-
-    /// Brings the Node's annotations up to date if it can be reached. Whether it wrote (and so read) anything.
-    async fn publish(&mut self) -> bool {
-        let patch = match &*self.view.borrow() {
-            View::Seen { annotations, .. } => {
-                report::patch(annotations, &report::report(&self.seen, &self.journal, &self.state))
-            }
-            View::NoCredential | View::Silent { .. } => None,
-        };
-        let Some(patch) = patch else { return false };
-        match self.node.patch(&patch).await {
-            Ok(()) => true,
-            Err(error) => {
-                tracing::warn!("the Node's annotations cannot be written: {}", Chain(&error));
-                if error.is_refusal() {
-                    self.refused = Some(error.to_string());
-                }
-                false
-            }
         }
     }
 
@@ -595,23 +356,6 @@ impl Engine {
             self.known = false;
         } else {
             self.seen.contents = self.settings.contents.versions();
-        }
-    }
-}
-
-/// Runs a step to its end, also if the agent is told to stop: half a step is what crashes leave.
-async fn to_the_end<T>(step: impl Future<Output = T>, mut stop: watch::Receiver<bool>) -> T {
-    let mut step = std::pin::pin!(step);
-    tokio::select! {
-        result = &mut step => return result,
-        // Without a sender nobody can ask for the end.
-        _ = stop.wait_for(|stop| *stop) => {}
-    }
-    loop {
-        notify::extend();
-        tokio::select! {
-            result = &mut step => return result,
-            () = sleep(notify::EXTENSION / 2) => {}
         }
     }
 }
