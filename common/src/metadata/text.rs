@@ -1,0 +1,172 @@
+//! Texts of the metadata that become file names, lines of files, arguments or parts of URLs: each allows only what
+//! cannot be anything else there.
+
+use serde::{Deserialize, Serialize};
+
+use crate::KubernetesVersion;
+
+/// The name of a Kubernetes Node, also the host's name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct NodeName(String);
+
+/// The UUID of an Ironic node: it becomes part of a URL.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct IronicNode(String);
+
+/// One word of an apt source: no white space, no control characters.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Word(String);
+
+/// A word in which `{kubernetes}` stands for the Kubernetes version and `{kubernetesMinor}` for its first two
+/// numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Template(String);
+
+/// The name of a kernel module.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct KernelModule(String);
+
+/// The file name of a unit's drop-in: `20-name.conf`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct DropInName(String);
+
+/// The name of a kernel setting: `net.ipv4.ip_forward`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct SysctlKey(String);
+
+/// The value of a kernel setting, one line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct SysctlValue(String);
+
+/// A sha256 in hexadecimal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Sha256Text(String);
+
+/// A text that a field does not allow.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not {expected}")]
+pub struct TextError {
+    text: String,
+    expected: &'static str,
+}
+
+/// A text type that allows only what `accepts` does.
+macro_rules! checked_text {
+    ($type:ident, $expected:literal, $accepts:expr) => {
+        impl $type {
+            /// The text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl std::str::FromStr for $type {
+            type Err = TextError;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                let accepts: fn(&str) -> bool = $accepts;
+                if accepts(text) {
+                    Ok(Self(text.to_owned()))
+                } else {
+                    Err(TextError { text: crate::annotations::shorten(text), expected: $expected })
+                }
+            }
+        }
+
+        impl TryFrom<String> for $type {
+            type Error = TextError;
+
+            fn try_from(text: String) -> Result<Self, Self::Error> {
+                text.parse()
+            }
+        }
+
+        impl From<$type> for String {
+            fn from(value: $type) -> Self {
+                value.0
+            }
+        }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(&self.0)
+            }
+        }
+    };
+}
+
+fn is_word(text: &str) -> bool {
+    !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || c.is_control())
+}
+
+fn consists_of(text: &str, others: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || others.contains(c))
+}
+
+checked_text!(
+    NodeName,
+    "a node's name: labels of a-z, 0-9 and -, separated by dots, up to 253 characters",
+    |text| {
+        let label = |label: &str| {
+            !label.is_empty()
+                && label.len() <= 63
+                && label.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+                && !label.starts_with('-')
+                && !label.ends_with('-')
+        };
+        text.len() <= 253 && text.split('.').all(label)
+    }
+);
+checked_text!(IronicNode, "a UUID", |text| {
+    text.len() == 36 && text.chars().all(|c| c.is_ascii_hexdigit() || c == '-')
+});
+checked_text!(Word, "one word without white space", is_word);
+checked_text!(
+    Template,
+    "one word without white space, with no other braces than {kubernetes} and {kubernetesMinor}",
+    |text| {
+        let rest = text.replace(KUBERNETES, "").replace(KUBERNETES_MINOR, "");
+        is_word(text) && !rest.contains(['{', '}'])
+    }
+);
+checked_text!(KernelModule, "a kernel module's name", |text| {
+    consists_of(text, "_-") && !text.starts_with('-')
+});
+checked_text!(DropInName, "a drop-in's file name such as 20-name.conf", |text| {
+    consists_of(text, "_-.") && !text.starts_with(['.', '-']) && text.strip_suffix(".conf").is_some()
+});
+checked_text!(SysctlKey, "a kernel setting's name such as net.ipv4.ip_forward", |text| {
+    consists_of(text, "_-.") && text.split('.').all(|part| !part.is_empty()) && !text.starts_with('-')
+});
+checked_text!(SysctlValue, "a value of one line", |text| {
+    !text.trim().is_empty() && !text.contains(|c: char| c.is_control() && c != '\t')
+});
+checked_text!(Sha256Text, "a sha256 of 64 digits of 0-9 and a-f", |text| {
+    text.len() == 64 && text.chars().all(|c| c.is_ascii_digit() || ('a'..='f').contains(&c))
+});
+
+const KUBERNETES: &str = "{kubernetes}";
+const KUBERNETES_MINOR: &str = "{kubernetesMinor}";
+
+impl Template {
+    /// The text for a Kubernetes version; none if it needs one and there is none.
+    pub fn render(&self, kubernetes: Option<&KubernetesVersion>) -> Option<String> {
+        match kubernetes {
+            Some(version) => Some(
+                self.0
+                    .replace(KUBERNETES, &version.to_string())
+                    .replace(KUBERNETES_MINOR, &format!("1.{}", version.minor())),
+            ),
+            None => (!self.0.contains('{')).then(|| self.0.clone()),
+        }
+    }
+}
