@@ -13,10 +13,7 @@ use common::{
     state::{Phase, Reason, State},
 };
 use jiff::{SignedDuration, Timestamp};
-use tokio::{
-    sync::watch,
-    time::sleep,
-};
+use tokio::{sync::watch, time::sleep};
 
 use crate::{
     config::Settings,
@@ -27,7 +24,8 @@ use crate::{
     journal::{Failed, Journal, Limits},
     node::{Chain, OwnNode, View},
     notify, observe,
-    observe::{BootId, HostState}, software,
+    observe::{BootId, HostState},
+    software,
     status::Shared,
 };
 

@@ -1,6 +1,7 @@
 //! Packages, locks, disks and signatures that are not as they should be.
 
 use anyhow::ensure;
+use serde_json::Value;
 use tests::{
     agent::{self, install, wait_for_phase},
     bundles,
@@ -23,25 +24,61 @@ const BROKEN: Offer = Offer {
 const BIG: Offer =
     Offer { name: "keepalived", version: "1.0-1", postinst: "", noise: Some(("/opt/full/noise", 30)) };
 
+/// An agent with nothing to do yet; gives the host's fingerprint.
+async fn prepare(lab: &TestLab, config: &str, except: &str) -> anyhow::Result<String> {
+    let nothing = repository::metadata("a", "{}");
+    install(lab, "a", config, &nothing).await?;
+    wait_for_phase(lab, "a", PATIENCE, "Idle", "UpToDate").await?;
+    fingerprint(lab, "a", except).await
+}
+
+/// Gives the agent other metadata.
+async fn ask(lab: &TestLab, metadata: &str) -> anyhow::Result<()> {
+    lab.run("a", &format!("cat > /etc/node-agent/metadata.yaml <<'EOF'\n{metadata}EOF")).await?;
+    Ok(())
+}
+
+/// Waits until the plan is given up for this reason, and nothing else on the host has changed.
+async fn given_up(lab: &TestLab, reason: &str, before: &str, except: &str) -> anyhow::Result<Value> {
+    let status = wait_for_phase(lab, "a", PATIENCE, "Quarantined", reason).await?;
+    let after = fingerprint(lab, "a", except).await?;
+    ensure!(after == before, "something else changed: {}", difference(before, &after));
+    lab.run("a", "grep -q '\"plan\"' /var/lib/node-agent/journal.json").await?;
+    Ok(status)
+}
+
+fn difference(before: &str, after: &str) -> String {
+    let only = |one: &str, other: &str| -> Vec<String> {
+        one.lines().filter(|line| !other.lines().any(|known| known == *line)).map(str::to_owned).collect()
+    };
+    format!("gone {:?}, new {:?}", only(before, after), only(after, before))
+}
+
+/// A person says that the cause is gone.
+async fn retry(lab: &TestLab) -> anyhow::Result<()> {
+    lab.run("a", "node-agent retry").await?;
+    wait_for_phase(lab, "a", PATIENCE, "Idle", "UpToDate").await?;
+    Ok(())
+}
+
 pub(crate) async fn broken_package() -> anyhow::Result<()> {
     TestLab::with("agent-broken", &["a"], async |lab| {
         repository::deliver(lab, "a", &[BROKEN]).await?;
-        let metadata = repository::metadata("a", "{ haproxy: 2.0-1 }");
-        install(lab, "a", IMPATIENT, &metadata).await?;
-        let status = wait_for_phase(lab, "a", PATIENCE, "Quarantined", "PackageFailed").await?;
+        let before = prepare(lab, IMPATIENT, "haproxy").await?;
+        ask(lab, &repository::metadata("a", "{ haproxy: 2.0-1 }")).await?;
+        let status = given_up(lab, "PackageFailed", &before, "haproxy").await?;
         let message = status.pointer("/service/state/message").map(ToString::to_string).unwrap_or_default();
-        ensure!(message.contains("2 attempts"), "{message}");
-        let before = fingerprint(lab, "a", "haproxy").await?;
+        ensure!(message.contains("2 attempts") && message.contains("this package is broken"), "{message}");
 
         // It stays so, also for an agent that starts anew, and nothing is tried.
+        let log = "journalctl -u node-agent -o cat | grep -c '^next: '";
+        let tried = lab.run("a", log).await?;
         lab.run("a", "systemctl restart node-agent; sleep 3").await?;
-        wait_for_phase(lab, "a", PATIENCE, "Quarantined", "PackageFailed").await?;
-        ensure!(fingerprint(lab, "a", "haproxy").await? == before, "something else changed");
-        lab.run("a", "test ! -e /var/lib/node-agent/initialized.json").await?;
+        given_up(lab, "PackageFailed", &before, "haproxy").await?;
+        ensure!(lab.run("a", log).await? == tried, "it was tried again");
 
-        // The cause is mended, and a person says so.
-        lab.run("a", "touch /run/mended; node-agent retry").await?;
-        wait_for_phase(lab, "a", PATIENCE, "Idle", "UpToDate").await?;
+        lab.run("a", "touch /run/mended").await?;
+        retry(lab).await?;
         ensure!(fingerprint(lab, "a", "haproxy").await? == before, "something else changed");
         lab.run("a", "dpkg-query -W -f '${db:Status-Abbrev}' haproxy | grep '^hi'").await?;
         Ok(())
@@ -57,26 +94,17 @@ systemd-run --unit=holder perl -e 'use Fcntl; open F, "+>", "/var/lib/dpkg/lock-
 sleep 1; systemctl is-active holder"#;
     TestLab::with("agent-locked", &["a"], async |lab| {
         repository::deliver(lab, "a", &[Offer { postinst: "", ..BROKEN }]).await?;
-        install(
-            lab,
-            "a",
-            "attempts: 1\n",
-            "apiVersion: infrop.caos.ch/v1alpha1\nkind: NodeMetadata\nnode: a\n",
-        )
-        .await?;
-        wait_for_phase(lab, "a", PATIENCE, "Idle", "UpToDate").await?;
+        let before = prepare(lab, "attempts: 1\n", "nothing").await?;
         lab.run("a", HOLD).await?;
-        let metadata = repository::metadata("a", "{ haproxy: 2.0-1 }");
-        lab.run("a", &format!("cat > /etc/node-agent/metadata.yaml <<'EOF'\n{metadata}EOF")).await?;
+        ask(lab, &repository::metadata("a", "{ haproxy: 2.0-1 }")).await?;
         // It waits for a while, for most locks go away; then it says who is to blame.
         wait_for_phase(lab, "a", PATIENCE, "Changing", "ChangingSoftware").await?;
         // Meanwhile nobody restarts the host by accident.
         lab.run("a", "systemd-inhibit --list --no-pager | grep 'node-agent.*shutdown.*block'").await?;
-        wait_for_phase(lab, "a", PATIENCE, "Quarantined", "PackageLockHeld").await?;
-        lab.run("a", "systemctl stop holder; node-agent retry").await?;
-        wait_for_phase(lab, "a", PATIENCE, "Idle", "UpToDate").await?;
+        given_up(lab, "PackageLockHeld", &before, "nothing").await?;
         lab.run("a", "test -z \"$(systemd-inhibit --list --no-pager | grep node-agent)\"").await?;
-        Ok(())
+        lab.run("a", "systemctl stop holder").await?;
+        retry(lab).await
     })
     .await
 }
@@ -85,11 +113,11 @@ pub(crate) async fn full_disk() -> anyhow::Result<()> {
     TestLab::with("agent-full", &["a"], async |lab| {
         repository::deliver(lab, "a", &[BIG]).await?;
         lab.run("a", "mkdir -p /opt/full; mount -t tmpfs -o size=10m none /opt/full").await?;
-        install(lab, "a", IMPATIENT, &repository::metadata("a", "{ keepalived: 1.0-1 }")).await?;
-        wait_for_phase(lab, "a", PATIENCE, "Quarantined", "DiskFull").await?;
-        lab.run("a", "test ! -e /opt/full/noise; umount /opt/full; node-agent retry").await?;
-        wait_for_phase(lab, "a", PATIENCE, "Idle", "UpToDate").await?;
-        Ok(())
+        let before = prepare(lab, IMPATIENT, "nothing").await?;
+        ask(lab, &repository::metadata("a", "{ keepalived: 1.0-1 }")).await?;
+        given_up(lab, "DiskFull", &before, "nothing").await?;
+        lab.run("a", "test ! -e /opt/full/noise; umount /opt/full").await?;
+        retry(lab).await
     })
     .await
 }
@@ -98,18 +126,16 @@ pub(crate) async fn wrong_signature() -> anyhow::Result<()> {
     TestLab::with("agent-untrusted", &["a"], async |lab| {
         let [old, new] = bundles::pinned()?;
         let (old, new) = (&old.manifest().kubernetes, &new.manifest().kubernetes);
-        let software = format!("{{ kubectl: {old} }}");
-        let right = agent::metadata("a", &software, "{}");
+        let before = prepare(lab, IMPATIENT, "nothing").await?;
+        let right = agent::metadata("a", &format!("{{ kubectl: {old} }}"), "{}");
         // A good repository with a good signature, of which the host has another key.
         let key = |version: &str| format!("{BUNDLES}/{version}/apt/repository.asc");
         let wrong = right.replace(&key("{kubernetes}"), &key(&new.to_string()));
         ensure!(wrong != right);
-        install(lab, "a", IMPATIENT, &wrong).await?;
-        wait_for_phase(lab, "a", PATIENCE, "Quarantined", "RepositoryUntrusted").await?;
-        lab.run("a", "test ! -e /usr/bin/kubectl").await?;
-        lab.run("a", &format!("cat > /etc/node-agent/metadata.yaml <<'EOF'\n{right}EOF\nnode-agent retry"))
-            .await?;
-        wait_for_phase(lab, "a", PATIENCE, "Idle", "UpToDate").await?;
+        ask(lab, &wrong).await?;
+        given_up(lab, "RepositoryUntrusted", &before, "nothing").await?;
+        ask(lab, &right).await?;
+        retry(lab).await?;
         lab.run("a", "kubectl version --client").await?;
         Ok(())
     })

@@ -71,6 +71,7 @@ async fn fingerprint(lab: &TestLab, host: &str, except: &str) -> anyhow::Result<
     let script = format!(
         "dpkg-query --show --showformat '${{Package}} ${{Version}} ${{Status}}\\n' | sed '/^{except} /d'\n\
          find /etc /opt /usr/local /root -xdev -type f \
+         ! -path /etc/node-agent/metadata.yaml \
          ! -path '/etc/apt/sources.list.d/node-agent-*' ! -path '/etc/apt/keyrings/node-agent-*' \
          -printf '%p %m ' -exec sha256sum '{{}}' ';' | sort"
     );

@@ -36,8 +36,8 @@ pub(crate) async fn reached() -> anyhow::Result<()> {
         // What systemd, journald and Prometheus see of it.
         lab.run(
             "a",
-            "systemctl show node-agent --property=SubState,StatusText | grep -A1 'SubState=running' \
-             | grep 'StatusText=Idle (UpToDate)'\n\
+            "test $(systemctl show node-agent --property=SubState --value) = running\n\
+             systemctl show node-agent --property=StatusText --value | grep '^Idle (UpToDate)'\n\
              test $(systemctl show node-agent --property=WatchdogUSec --value) = 1min\n\
              journalctl -u node-agent -o json | grep '\"F_SOFTWARE\":\"kubelet\"' >/dev/null\n\
              curl --silent --unix-socket /run/node-agent/node-agent.sock http://localhost/metrics > /run/metrics\n\
