@@ -76,7 +76,7 @@ impl fmt::Display for Figure {
 
 /// A number without digits that say nothing.
 fn short(value: f64) -> String {
-    let text = format!("{value:.3}");
+    let text = format!("{value:.4}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 

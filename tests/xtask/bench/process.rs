@@ -51,7 +51,17 @@ impl Memory {
 
 impl Usage {
     pub(super) fn of(process: u32) -> anyhow::Result<Self> {
-        Self::parse(&fs::read_to_string(format!("/proc/{process}/stat"))?).context("usage of the process")
+        let text = fs::read_to_string(format!("/proc/{process}/stat"))?;
+        let mut usage = Self::parse(&text).context("usage of the process")?;
+        // The scheduler counts nanoseconds, but only of threads that still live.
+        let mut nanoseconds = 0;
+        for thread in fs::read_dir(format!("/proc/{process}/task"))? {
+            let text = fs::read_to_string(thread?.path().join("schedstat"))?;
+            let first = text.split_whitespace().next().context("schedstat is empty")?;
+            nanoseconds += first.parse::<u64>()?;
+        }
+        usage.time = usage.time.max(Duration::from_nanos(nanoseconds));
+        Ok(usage)
     }
 
     fn parse(text: &str) -> Option<Self> {
