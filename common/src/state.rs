@@ -102,6 +102,8 @@ codes! {
         SkewMixedVersions,
         /// The API server does not answer, and the agent waits a while for it.
         ApiUnreachable,
+        /// The API server has no Node of this host's name.
+        NodeMissing,
         /// The API server does not let the agent write on its Node.
         ApiRefused,
         /// Software is being changed.
@@ -140,7 +142,9 @@ codes! {
         VersionUnchanged,
         /// node-agent or the host ended in the middle.
         Interrupted,
-        /// The provider could not be told that the host is initialized.
+        /// The provider does not answer or is busy with the host; it is told later that the host is initialized.
+        ProviderUnavailable,
+        /// The provider refuses to be told that the host is initialized.
         ProviderFailed,
         /// The host could not be looked at.
         ObservationFailed,

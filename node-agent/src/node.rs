@@ -36,6 +36,9 @@ const FIELD_MANAGER: &str = "node-agent";
 /// How long one watch lasts; the API server's own limit for a client that asks for none is in this range.
 const WATCH_SECONDS: u32 = 290;
 
+/// Within this a new watch tells of a Node that is there.
+const FIRST_WORD: Duration = Duration::from_secs(5);
+
 /// A server that does not answer a small request by then is away.
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
 
@@ -57,6 +60,8 @@ pub enum View {
         /// Since when.
         since: Timestamp,
     },
+    /// The API server answers, and has no such Node.
+    Absent,
     /// These are the Node's annotations.
     Seen {
         /// All of them.
@@ -203,16 +208,24 @@ impl OwnNode {
         // No version: the watch starts with the newest state.
         let stream = tokio::time::timeout(REQUEST_LIMIT, api.watch_metadata(&parameters, "")).await;
         let mut stream = std::pin::pin!(stream.map_err(|_| NodeError::TimedOut)??);
+        // A Node that is there comes first and at once.
+        match tokio::time::timeout(FIRST_WORD, stream.next()).await {
+            Ok(None) => return Ok(()),
+            Ok(Some(event)) => self.hear(event?)?,
+            Err(_) => self.set(View::Absent),
+        }
         while let Some(event) = stream.next().await {
-            match event? {
-                WatchEvent::Added(node) | WatchEvent::Modified(node) => self.see(node),
-                // Nobody permits anything on a Node that is gone.
-                WatchEvent::Deleted(_) => {
-                    self.view.send_replace(View::Seen { annotations: BTreeMap::new(), version: None });
-                }
-                WatchEvent::Bookmark(_) => {}
-                WatchEvent::Error(status) => return Err(kube::Error::Api(status).into()),
-            }
+            self.hear(event?)?;
+        }
+        Ok(())
+    }
+
+    fn hear(&self, event: WatchEvent<PartialObjectMeta<Node>>) -> Result<(), NodeError> {
+        match event {
+            WatchEvent::Added(node) | WatchEvent::Modified(node) => self.see(node),
+            WatchEvent::Deleted(_) => self.set(View::Absent),
+            WatchEvent::Bookmark(_) => {}
+            WatchEvent::Error(status) => return Err(kube::Error::Api(status).into()),
         }
         Ok(())
     }

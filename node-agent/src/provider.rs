@@ -8,7 +8,7 @@ use common::{
 };
 use futures::future::BoxFuture;
 use reqwest::{
-    Certificate, Client,
+    Certificate, Client, StatusCode,
     header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap},
     redirect,
 };
@@ -61,13 +61,17 @@ impl Provider for IronicNode<'_> {
     fn mark_initialized<'a>(&'a self, mark: &'a InitializedMark) -> BoxFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
             let Ironic { url, node, credential_file, credential, ca_file } = self.ironic;
-            let secret = read_secret(credential_file)?;
+            let secret = read_secret(credential_file, *credential)?;
             // A token would follow to wherever an answer points.
             let mut builder = Client::builder().timeout(LIMIT).redirect(redirect::Policy::none());
             if let Some(path) = ca_file {
                 let text = fs::read(path).map_err(|error| cannot_read(path, &error))?;
-                let certificate = Certificate::from_pem(&text).map_err(|error| failed(&error))?;
-                builder = builder.tls_certs_merge([certificate]);
+                let certificates = Certificate::from_pem_bundle(&text).unwrap_or_default();
+                if certificates.is_empty() {
+                    let message = format!("{} holds no certificate", path.display());
+                    return Err(Failure::new(Reason::ProviderFailed, message));
+                }
+                builder = builder.tls_certs_merge(certificates);
             }
             let client = builder.build().map_err(|error| failed(&error))?;
             let body = json!([{ "op": "add", "path": format!("/extra/{IRONIC_KEY}"), "value": mark }]);
@@ -85,17 +89,22 @@ impl Provider for IronicNode<'_> {
             };
             let request = request.build().map_err(|error| failed(&error.without_url()))?;
             let headers = request.headers().clone();
-            let answer = client.execute(request).await.map_err(|error| failed(&error.without_url()))?;
+            let answer = client.execute(request).await.map_err(|error| {
+                let Failure { message, .. } = Failure::of(Reason::ProviderUnavailable, &error.without_url());
+                let message = format!("cannot reach Ironic for the mark of {node}: {message}");
+                Failure::new(Reason::ProviderUnavailable, message)
+            })?;
             let status = answer.status();
             if status.is_success() {
                 return Ok(());
             }
+            // Ironic locks a node while it works on it, for example until its deployment is wholly done.
+            let passing = status.is_server_error()
+                || [StatusCode::CONFLICT, StatusCode::TOO_MANY_REQUESTS].contains(&status);
+            let reason = if passing { Reason::ProviderUnavailable } else { Reason::ProviderFailed };
             let text = answer.text().await.unwrap_or_default();
             let text = common::annotations::shorten(&without_secret(text, &secret, &headers));
-            Err(Failure::new(
-                Reason::ProviderFailed,
-                format!("Ironic answered {status} to the mark of {node}: {text}"),
-            ))
+            Err(Failure::new(reason, format!("Ironic answered {status} to the mark of {node}: {text}")))
         })
     }
 }
@@ -124,7 +133,12 @@ fn wrong_form(path: &Path) -> String {
     format!("{} does not hold user:password", path.display())
 }
 
-fn read_secret(path: &Path) -> Result<SecretString, Failure> {
+fn read_secret(path: &Path, kind: CredentialKind) -> Result<SecretString, Failure> {
     let text = fs::read_to_string(path).map_err(|error| cannot_read(path, &error))?;
-    Ok(SecretString::from(text.trim().to_owned()))
+    let secret = match kind {
+        // A password may begin or end with blanks.
+        CredentialKind::Basic => text.trim_end_matches(['\r', '\n']),
+        CredentialKind::Token => text.trim(),
+    };
+    Ok(SecretString::from(secret.to_owned()))
 }

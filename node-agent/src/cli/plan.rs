@@ -52,7 +52,7 @@ pub(super) async fn run(root: PathBuf, output: Output) -> anyhow::Result<u8> {
     let asked = ask(&node, &settings).await?;
     let plan = match &asked {
         Asked::Metadata(plan) | Asked::Node(Ok(Request { plan: Some(plan), .. })) => Some(plan.clone()),
-        Asked::Nothing | Asked::Node(_) | Asked::Silence { .. } => None,
+        Asked::Nothing | Asked::NoNode | Asked::Node(_) | Asked::Silence { .. } => None,
     };
     let seen =
         observe::observe(&host, &settings.contents, &settings.config.kubeconfig, plan.as_ref()).await?;
@@ -99,6 +99,7 @@ async fn ask(node: &OwnNode, settings: &Settings) -> anyhow::Result<Asked> {
     let view = view.borrow();
     match &*view {
         View::Seen { annotations, .. } => Ok(Asked::Node(annotations::read_request(annotations))),
+        View::Absent => Ok(Asked::NoNode),
         View::NoCredential | View::Silent { .. } => Ok(Asked::Silence { since: Timestamp::now() }),
     }
 }

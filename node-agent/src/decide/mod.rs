@@ -50,6 +50,8 @@ pub enum Asked {
     Metadata(Plan),
     /// The Node says this.
     Node(Result<Request, RequestError>),
+    /// The host is in a cluster that has no Node of its name: nobody can permit anything.
+    NoNode,
     /// The host is in a cluster, and its API server does not answer.
     Silence {
         /// Since when.
@@ -159,6 +161,10 @@ pub fn decide(snapshot: &Snapshot<'_>) -> Decision {
                 (None, true) => Ok(()),
             };
             pursue(snapshot, plan, Origin::Node, permit)
+        }
+        Asked::NoNode => {
+            let message = "the API server has no Node of this name; the kubelet makes it when it starts";
+            rest(Phase::Waiting, Reason::NodeMissing, message, Standing::Keep)
         }
         Asked::Silence { since } => in_silence(snapshot, *since),
     }

@@ -168,8 +168,16 @@ impl Engine {
             Ok(()) if origin == Origin::Metadata => self.mark_initialized().await,
             other => other,
         };
-        if let Err(failure) = result {
-            return self.fail(&failure);
+        match result {
+            Ok(()) => {}
+            Err(failure) if failure.reason == Reason::ProviderUnavailable => {
+                tracing::warn!(reason = %failure.reason, "told later: {failure}");
+                let failed = Failed { reason: failure.reason, message: failure.summary() };
+                self.journal.postpone(failed, Timestamp::now(), self.limits(), random());
+                self.unsaved = true;
+                return;
+            }
+            Err(failure) => return self.fail(&failure),
         }
         if self.decide().await == (Decision::Finish { origin }) {
             self.journal.finish(Timestamp::now());

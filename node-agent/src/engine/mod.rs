@@ -232,6 +232,7 @@ impl Engine {
                 plan.map_or(Asked::Nothing, Asked::Metadata)
             }
             View::Silent { since } => Asked::Silence { since: *since },
+            View::Absent => Asked::NoNode,
             View::Seen { annotations, .. } => Asked::Node(annotations::read_request(annotations)),
         }
     }
@@ -240,7 +241,7 @@ impl Engine {
         match self.asked() {
             Asked::Metadata(plan) | Asked::Node(Ok(Request { plan: Some(plan), .. })) => Some(plan),
             Asked::Silence { .. } => self.journal.active.as_ref().map(|active| active.plan.clone()),
-            Asked::Nothing | Asked::Node(_) => None,
+            Asked::Nothing | Asked::NoNode | Asked::Node(_) => None,
         }
     }
 

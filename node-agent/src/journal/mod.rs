@@ -247,7 +247,7 @@ impl Journal {
             Asked::Silence { .. } => active.withdrawn,
             Asked::Node(Ok(Request { plan: Some(plan), permit: true, paused: None })) => *plan != active.plan,
             // Without a credential, too: a permit is of the cluster the host was part of.
-            Asked::Node(_) | Asked::Nothing | Asked::Metadata(_) => true,
+            Asked::Node(_) | Asked::NoNode | Asked::Nothing | Asked::Metadata(_) => true,
         };
         std::mem::replace(&mut active.withdrawn, withdrawn) != withdrawn
     }
@@ -302,11 +302,17 @@ impl Journal {
         }
         let doublings = active.attempt.saturating_sub(1).min(16);
         let delay = limits.delay.saturating_mul(1 << doublings).min(LONGEST_DELAY);
-        // Up to a quarter more, so that many hosts do not come back to a mirror at once.
-        let delay = delay.saturating_add(delay.mul_f64_saturating(jitter.clamp(0.0, 1.0) / 4.0));
         active.attempt += 1;
         active.failure = Some(failure);
-        active.retry_at = now.checked_add(delay).ok();
+        active.retry_at = now.checked_add(with_jitter(delay, jitter)).ok();
+    }
+
+    /// Someone else is not ready yet: again later, without counting an attempt.
+    pub fn postpone(&mut self, failure: Failed, now: Timestamp, limits: Limits, jitter: f64) {
+        if let Some(active) = &mut self.active {
+            active.retry_at = now.checked_add(with_jitter(limits.delay, jitter)).ok();
+            active.failure = Some(failure);
+        }
     }
 
     /// The plan is not tried again.
@@ -360,13 +366,8 @@ impl Journal {
     }
 }
 
-/// Multiplication that ends at the longest value instead of failing.
-trait Scale {
-    fn mul_f64_saturating(self, factor: f64) -> Self;
-}
-
-impl Scale for SignedDuration {
-    fn mul_f64_saturating(self, factor: f64) -> Self {
-        SignedDuration::try_from_secs_f64(self.as_secs_f64() * factor).unwrap_or(SignedDuration::MAX)
-    }
+/// Up to a quarter more, so that many hosts do not come back to a mirror at once.
+fn with_jitter(delay: SignedDuration, jitter: f64) -> SignedDuration {
+    let more = SignedDuration::try_from_secs_f64(delay.as_secs_f64() * jitter.clamp(0.0, 1.0) / 4.0);
+    delay.saturating_add(more.unwrap_or_default())
 }

@@ -181,3 +181,13 @@ fn another_initial_plan_takes_the_mark_of_the_first_back() {
     journal.accept(Plan::default(), Origin::Metadata, at(6));
     assert_eq!(journal.initialized, None);
 }
+
+#[test]
+fn waiting_for_someone_else_counts_no_attempt() {
+    let mut journal = accepted();
+    for _ in 0..10 {
+        journal.postpone(failed(), at(0), LIMITS, 0.0);
+    }
+    let active = journal.active.unwrap();
+    assert_eq!((active.attempt, active.retry_at, active.failure), (1, Some(at(10)), Some(failed())));
+}
