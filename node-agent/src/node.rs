@@ -208,14 +208,25 @@ impl OwnNode {
         // No version: the watch starts with the newest state.
         let stream = tokio::time::timeout(REQUEST_LIMIT, api.watch_metadata(&parameters, "")).await;
         let mut stream = std::pin::pin!(stream.map_err(|_| NodeError::TimedOut)??);
-        // A Node that is there comes first and at once.
-        match tokio::time::timeout(FIRST_WORD, stream.next()).await {
-            Ok(None) => return Ok(()),
-            Ok(Some(event)) => self.hear(event?)?,
-            Err(_) => self.set(View::Absent),
-        }
-        while let Some(event) = stream.next().await {
-            self.hear(event?)?;
+        // A Node that is there comes at once; bookmarks say nothing of it.
+        let mut deadline = Some(Instant::now() + FIRST_WORD);
+        loop {
+            let event = match deadline {
+                Some(at) => tokio::time::timeout_at(at, stream.next()).await,
+                None => Ok(stream.next().await),
+            };
+            match event {
+                Ok(None) => break,
+                Ok(Some(event)) => {
+                    let event = event?;
+                    deadline.take_if(|_| !matches!(event, WatchEvent::Bookmark(_)));
+                    self.hear(event)?;
+                }
+                Err(_) => {
+                    deadline = None;
+                    self.set(View::Absent);
+                }
+            }
         }
         Ok(())
     }

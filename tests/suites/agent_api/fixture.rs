@@ -155,6 +155,19 @@ impl Fixture {
         last.context("it was seen")
     }
 
+    /// Waits until the agent says on the host that it has no Node.
+    pub(crate) async fn wait_for_missing_node(&self) -> anyhow::Result<()> {
+        let mut last = Value::Null;
+        let waited = wait_for(PATIENCE, "the Node is missed", async || {
+            let output = self.agent.command(&["status", "-o", "json"])?;
+            let status: Value = serde_json::from_slice(&output.stdout)?;
+            last = status.pointer("/service/state").cloned().unwrap_or_default();
+            Ok(last.pointer("/reason") == Some(&json!(Reason::NodeMissing)))
+        })
+        .await;
+        waited.with_context(|| format!("it says {last}, and its log\n{}", self.agent.log()))
+    }
+
     /// Waits until the Node says that the host is at a plan.
     pub(crate) async fn wait_until_at(&self, plan: &Plan) -> anyhow::Result<()> {
         let mut last = BTreeMap::new();

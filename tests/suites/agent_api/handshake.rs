@@ -24,8 +24,8 @@ pub(crate) async fn it_speaks_as_soon_as_it_can() -> anyhow::Result<()> {
     ensure!(fixture.agent.is_running() && fixture.requests()?.is_empty(), "{}", fixture.agent.log());
     // The credential comes first, as with a kubelet that has not registered yet.
     fixture.agent.join(&fixture.server, NODE)?;
-    tokio::time::sleep(std::time::Duration::from_secs(2)).await;
-    ensure!(fixture.agent.is_running(), "{}", fixture.agent.log());
+    fixture.wait_for_missing_node().await?;
+    ensure!(fixture.writes()?.is_empty(), "it wrote on a Node that is not there");
     fixture.create_node().await?;
     let state = fixture.wait_for_state(Phase::Idle, Reason::NoPlan).await?;
     ensure!(state.attempt == 0 && !state.agent_version.is_empty(), "{state:?}");
@@ -35,6 +35,13 @@ pub(crate) async fn it_speaks_as_soon_as_it_can() -> anyhow::Result<()> {
     ensure!(annotations.get(READY).is_some_and(|ready| ready == "true"), "{annotations:?}");
     let key = current_version(&HAPROXY.parse()?);
     ensure!(annotations.get(&key).is_some_and(|text| *text == version.to_string()), "{annotations:?}");
+    // The Node goes: there is nothing to write on, and nobody writes.
+    let writes = fixture.writes()?.len();
+    fixture.nodes.delete(NODE, &kube::api::DeleteParams::default()).await?;
+    fixture.wait_for_missing_node().await?;
+    ensure!(fixture.writes()?.len() == writes, "it wrote on a Node that is gone");
+    fixture.create_node().await?;
+    fixture.wait_for_state(Phase::Idle, Reason::NoPlan).await?;
 
     // Now the other order: the Node is there, and the credential appears.
     let mut other = Fixture::empty("").await?;
