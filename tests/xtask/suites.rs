@@ -23,6 +23,9 @@ const HOST_SUITES: [&str; 5] = ["lab", "agent_package", "agent_host", "agent_clu
 /// The longest suites. They spend their minutes waiting for kubeadm, one after the other.
 const CLUSTER_SUITES: [&str; 2] = ["first_cluster", "agent_cluster"];
 
+/// The longest suite without hosts, which runs beside the others if there are no clusters to wait for.
+const LONGEST_QUICK_SUITE: [&str; 1] = ["agent_api"];
+
 /// A test program that cargo built.
 #[derive(Debug, Clone)]
 struct Suite {
@@ -45,14 +48,15 @@ pub(crate) async fn run(quick: bool, steps: &Steps) -> anyhow::Result<bool> {
     ::tests::setup::run(is_ci(), steps).await?;
     let suites = steps.step("build the tests", build()).await?;
     let wanted = |suite: &Suite| !quick || !HOST_SUITES.contains(&suite.name.as_str());
-    let (cluster, others): (Vec<Suite>, Vec<Suite>) =
-        suites.into_iter().filter(wanted).partition(|suite| CLUSTER_SUITES.contains(&suite.name.as_str()));
+    let apart = if quick { &LONGEST_QUICK_SUITE[..] } else { &CLUSTER_SUITES[..] };
+    let (long, others): (Vec<Suite>, Vec<Suite>) =
+        suites.into_iter().filter(wanted).partition(|suite| apart.contains(&suite.name.as_str()));
     let others = async {
         let mut tally = run_all(&others, steps).await?;
         tally.add(steps.step("test the documentation", run_documentation()).await?);
         anyhow::Ok(tally)
     };
-    let (mut total, others) = tokio::try_join!(run_all(&cluster, steps), others)?;
+    let (mut total, others) = tokio::try_join!(run_all(&long, steps), others)?;
     total.add(others);
     let minutes = started.elapsed().as_secs_f64() / 60.0;
     println!("all tests, set-up included, took {minutes:.1} minutes");
