@@ -180,12 +180,17 @@ impl OwnNode {
                 () = self.doubt.notified() => Ended::Doubt,
                 () = until_another(&self.kubeconfig, credential, &mut files) => Ended::Credential,
             };
+            let lasted = started.elapsed() >= LONGEST_DELAY;
+            if lasted {
+                delay = SHORTEST_DELAY;
+            }
             match ended {
-                Ended::Credential => continue,
-                Ended::Watch(Ok(())) if started.elapsed() >= LONGEST_DELAY => {
-                    delay = SHORTEST_DELAY;
+                Ended::Credential => {
+                    // It may be of another cluster, whose versions begin anew.
+                    self.view.send_replace(silent_or_unjoined(&self.kubeconfig));
                     continue;
                 }
+                Ended::Watch(Ok(())) if lasted => continue,
                 // A server that ends every watch at once must not be flooded.
                 Ended::Watch(Ok(())) | Ended::Doubt => {}
                 Ended::Watch(Err(error)) => self.note_silence(&error),

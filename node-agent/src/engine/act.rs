@@ -129,7 +129,9 @@ impl Engine {
             }
             Err(failure) => return self.fail(&failure),
         }
-        if !self.begin(Step::Reboot) {
+        let message = "restarting the host".to_owned();
+        let confirmed = self.confirm(&Decision::Reboot, Phase::Rebooting, Reason::RebootDue, message).await;
+        if !confirmed || !self.begin(Step::Reboot) {
             return;
         }
         if let Err(failure) = reboot::order(&self.host).await {

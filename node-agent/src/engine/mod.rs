@@ -169,12 +169,7 @@ impl Engine {
                     self.change(software, version).await;
                 }
             }
-            Decision::Reboot => {
-                let message = "restarting the host".to_owned();
-                if self.confirm(&decision, Phase::Rebooting, Reason::RebootDue, message).await {
-                    self.reboot().await;
-                }
-            }
+            Decision::Reboot => self.reboot().await,
             Decision::Finish { origin } => self.finish(origin).await,
             Decision::GiveUp(failed) => {
                 self.shared.metrics.count_failure(failed.reason);

@@ -1,5 +1,7 @@
 //! Restarts that do not help, and restarts that someone does not want now.
 
+use std::time::Duration;
+
 use anyhow::ensure;
 use tests::{
     agent::{install, wait_for_phase},
@@ -36,6 +38,11 @@ pub(crate) async fn inhibited() -> anyhow::Result<()> {
         let status = wait_for_phase(lab, "a", PATIENCE, "Waiting", "RebootInhibited").await?;
         let message = status.pointer("/service/state/message").map(ToString::to_string).unwrap_or_default();
         ensure!(message.contains("backup: busy"), "{message}");
+        // It waits for one reason, since one moment, however often it looks.
+        let since = status.pointer("/service/state/since").cloned();
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        let status = wait_for_phase(lab, "a", PATIENCE, "Waiting", "RebootInhibited").await?;
+        ensure!(status.pointer("/service/state/since").cloned() == since, "{status}");
         ensure!(lab.boot_id("a").await? == before);
         lab.run("a", "systemctl stop busy").await?;
         wait_for_phase(lab, "a", PATIENCE, "Idle", "UpToDate").await?;
