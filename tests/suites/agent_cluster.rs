@@ -171,6 +171,16 @@ impl Nodes<'_> {
         self.wait_until(host, limit, reason, is).await
     }
 
+    /// Waits until the journal on a host's disk tells of a step: sooner than the API server would.
+    async fn wait_for_step(&self, host: &str, software: &str) -> anyhow::Result<()> {
+        let text = format!("\"change\": \"{software}\"");
+        wait_for(PATIENCE, &format!("{host} changes {software}"), async || {
+            let journal = self.lab.read_disk(host, "var/lib/node-agent/journal.json").unwrap_or_default();
+            Ok(journal.contains(&text))
+        })
+        .await
+    }
+
     /// The version the kubelet itself reports.
     async fn kubelet_version(&self, host: &str) -> anyhow::Result<String> {
         self.cluster.insist(&format!("get node {host} -o jsonpath={{.status.nodeInfo.kubeletVersion}}")).await
@@ -211,9 +221,7 @@ impl Nodes<'_> {
     /// A worker whose permit is withdrawn half-way, and that later cannot reach the API server for a minute.
     async fn upgrade_with_cuts(&self, plan: &Plan) -> anyhow::Result<()> {
         self.ask("w2", plan, true).await?;
-        let changing =
-            |node: &Annotations| node.state().is_ok_and(|state| state.message.starts_with("bringing "));
-        self.wait_until("w2", PATIENCE, "changing", changing).await?;
+        self.wait_for_step("w2", "containerd").await?;
         self.permit("w2", false).await?;
         let stopped = self.wait_for_reason("w2", PATIENCE, "PermitWithdrawn").await?;
         ensure!(!stopped.ready() && !stopped.has(plan), "{stopped:?}");
@@ -225,10 +233,7 @@ impl Nodes<'_> {
         );
 
         self.permit("w2", true).await?;
-        let kubelet = |node: &Annotations| {
-            node.state().is_ok_and(|state| state.message.starts_with("bringing kubelet "))
-        };
-        self.wait_until("w2", PATIENCE, "at the kubelet", kubelet).await?;
+        self.wait_for_step("w2", "kubelet").await?;
         let faults = Faults::new(self.lab.lab()).await?;
         let (worker, server) = (Party::host("w2")?, Party::host("cp1")?);
         faults.cut(worker.clone(), server.clone()).await?;
