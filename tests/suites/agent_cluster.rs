@@ -181,9 +181,13 @@ impl Nodes<'_> {
         .await
     }
 
-    /// The version the kubelet itself reports.
-    async fn kubelet_version(&self, host: &str) -> anyhow::Result<String> {
-        self.cluster.insist(&format!("get node {host} -o jsonpath={{.status.nodeInfo.kubeletVersion}}")).await
+    /// Waits until the kubelet itself reports a version; it does so some seconds after it is healthy.
+    async fn wait_for_kubelet(&self, host: &str, version: &str) -> anyhow::Result<()> {
+        let query = format!("get node {host} -o jsonpath={{.status.nodeInfo.kubeletVersion}}");
+        wait_for(PATIENCE, &format!("{host}'s kubelet reports {version}"), async || {
+            Ok(self.cluster.kubectl(&query).await.is_ok_and(|answer| answer == version))
+        })
+        .await
     }
 
     /// The only control plane: its API server goes away with it, and in the middle of kubeadm's work the power.
@@ -251,7 +255,7 @@ impl Nodes<'_> {
     async fn check_worker(&self, host: &str, plan: &Plan) -> anyhow::Result<()> {
         let version = |name: &str| plan.desired.get(&name.parse()?).context("no such software").cloned();
         let (kubelet, containerd) = (version("kubelet")?, version("containerd")?);
-        ensure!(self.kubelet_version(host).await? == format!("v{kubelet}"));
+        self.wait_for_kubelet(host, &format!("v{kubelet}")).await?;
         let script = format!(
             "test -z \"$(dpkg --audit)\"\n\
              ctr version | grep -A1 '^Server' | grep 'v{containerd}'\n\
