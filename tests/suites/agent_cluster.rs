@@ -12,6 +12,7 @@ use common::{
 use futures::future::try_join;
 use images::kubernetes::Bundle;
 use infrop::provider::lab::Power;
+use node_agent::apt::upstream;
 use tests::{
     agent::{self, KILLER, metadata},
     bundles,
@@ -80,9 +81,7 @@ async fn goes_up() -> anyhow::Result<()> {
 fn plan(bundle: &Bundle) -> anyhow::Result<Plan> {
     let mut desired = BTreeMap::new();
     for package in &bundle.manifest().packages {
-        let version =
-            package.version.rsplit_once('-').map_or(package.version.as_str(), |(version, _)| version);
-        desired.insert(package.name.parse()?, version.parse()?);
+        desired.insert(package.name.parse()?, upstream(&package.version).parse()?);
     }
     Ok(Plan::new(desired))
 }

@@ -18,13 +18,6 @@ pub(crate) struct ConfigFile {
     pub(crate) content: fn(&Configuration) -> Option<&String>,
 }
 
-impl ConfigFile {
-    /// Stands on the disk from before the file changes until the service has read it.
-    fn unread_mark(&self) -> String {
-        format!("/var/lib/node-agent/unread/{}", self.name)
-    }
-}
-
 impl Software for ConfigFile {
     fn name(&self) -> &'static str {
         self.name
@@ -41,7 +34,7 @@ impl Software for ConfigFile {
     fn observe(&self, look: &Look<'_>) -> Result<Observed, Failure> {
         let Some(text) = look.host.read(self.path)? else { return Ok(Observed::now(None)) };
         let mut observed = Observed::now(Some(version_of_content(&text)?));
-        observed.stale = look.host.path(self.unread_mark()).exists();
+        observed.stale = look.is_unread(self);
         Ok(observed)
     }
 
@@ -52,10 +45,10 @@ impl Software for ConfigFile {
     ) -> BoxFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
             let text = task.content(self, version, |one| (self.content)(one).cloned())?;
-            task.host.write(self.unread_mark(), "", 0o600)?;
+            task.mark_unread(self)?;
             task.host.write(self.path, &text, self.mode)?;
             task.refresh(self.unit, self.reloads).await?;
-            task.host.remove(self.unread_mark())
+            task.mark_read(self)
         })
     }
 }

@@ -13,9 +13,6 @@ const DIRECTORY: &str = "/etc/systemd/system/kubelet.service.d";
 /// Begins our files; others in the directory are the administrator's.
 const MARK: &str = "# Written by node-agent.\n";
 
-/// Stands on the disk from before a file changes until the kubelet was restarted.
-const UNREAD: &str = "/var/lib/node-agent/unread/kubelet-drop-ins";
-
 #[derive(Debug)]
 pub(crate) struct KubeletDropIns;
 
@@ -58,7 +55,7 @@ impl Software for KubeletDropIns {
         // None of our files is a version only where it was asked for.
         let known = !files.is_empty() || look.desired == Some(&version);
         let mut observed = Observed::now(known.then_some(version));
-        observed.stale = look.host.path(UNREAD).exists();
+        observed.stale = look.is_unread(self);
         Ok(observed)
     }
 
@@ -69,7 +66,7 @@ impl Software for KubeletDropIns {
     ) -> BoxFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
             let wanted = task.content(self, version, |one| one.kubelet_drop_ins.clone())?;
-            task.host.write(UNREAD, "", 0o600)?;
+            task.mark_unread(self)?;
             for name in ours(task.host)?.keys().filter(|name| !wanted.contains_key(name)) {
                 task.host.remove(format!("{DIRECTORY}/{name}"))?;
             }
@@ -78,7 +75,7 @@ impl Software for KubeletDropIns {
             }
             task.host.systemctl(&["daemon-reload"]).await?;
             task.refresh("kubelet.service", false).await?;
-            task.host.remove(UNREAD)
+            task.mark_read(self)
         })
     }
 }

@@ -140,7 +140,29 @@ pub struct Task<'a> {
     pub cluster: Option<&'a KubernetesVersion>,
 }
 
+/// Stands on the disk from before files of a service change until the service has read them.
+fn unread_mark(software: &dyn Software) -> String {
+    format!("/var/lib/node-agent/unread/{}", software.name())
+}
+
+impl Look<'_> {
+    /// Whether a service has yet to read what changed.
+    fn is_unread(&self, software: &dyn Software) -> bool {
+        self.host.path(unread_mark(software)).exists()
+    }
+}
+
 impl Task<'_> {
+    /// Notes that a service has yet to read what is about to change: a crash before it did is then seen.
+    fn mark_unread(&self, software: &dyn Software) -> Result<(), Failure> {
+        self.host.write(unread_mark(software), "", 0o600)
+    }
+
+    /// Notes that the service has read it.
+    fn mark_read(&self, software: &dyn Software) -> Result<(), Failure> {
+        self.host.remove(unread_mark(software))
+    }
+
     /// The Kubernetes version of the plan.
     pub fn kubernetes(&self) -> Option<KubernetesVersion> {
         kubernetes_of(self.plan)

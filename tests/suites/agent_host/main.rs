@@ -8,6 +8,7 @@ mod reboots;
 use std::{process::ExitCode, time::Duration};
 
 use anyhow::{Context, ensure};
+use node_agent::apt::upstream;
 use tests::{
     bundles,
     harness::{Case, Tier, suite},
@@ -58,8 +59,7 @@ fn versions() -> anyhow::Result<String> {
     let [old, _] = bundles::pinned()?;
     let manifest = old.manifest();
     let containerd = manifest.packages.iter().find(|package| package.name == "containerd");
-    let containerd = &containerd.context("the bundle has containerd")?.version;
-    let containerd = containerd.rsplit_once('-').map_or(containerd.as_str(), |(version, _)| version);
+    let containerd = upstream(&containerd.context("the bundle has containerd")?.version);
     let kubernetes = &manifest.kubernetes;
     Ok(format!(
         "kubelet: {kubernetes}, kubeadm: {kubernetes}, kubectl: {kubernetes}, containerd: {containerd}"
