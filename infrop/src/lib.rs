@@ -1,5 +1,9 @@
 //! infrop: from bare-metal machines to a healthy Kubernetes cluster.
 
+pub mod apply;
+pub mod bootstrap;
 pub mod cli;
+pub mod cluster;
 pub mod desired;
 pub mod provider;
+pub mod random;

@@ -1,9 +1,15 @@
 //! The command line: arguments in, text or JSON out. One file per command.
 
+mod apply;
 mod bundle;
+mod destroy;
+mod infrastructure;
+mod kubeconfig;
 mod lab;
 mod manifests;
 mod output;
+mod plan;
+mod progress;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -16,10 +22,19 @@ use tracing_subscriber::EnvFilter;
 const DONE: u8 = 0;
 /// It was tried and failed; stderr says why and what to do.
 const FAILED: u8 = 1;
+/// `plan`: there is something to do.
+const CHANGES: u8 = 2;
+/// Some of it cannot be done, and each has its reason; the rest is done.
+const BLOCKED: u8 = 3;
+/// Time was up.
+const TIMED_OUT: u8 = 4;
 /// The command line or other input is wrong; nothing was tried.
 const BAD_INPUT: u8 = 64;
 /// Stopped by ctrl-C or a termination signal.
 const INTERRUPTED: u8 = 130;
+
+/// Where labs are kept: system-wide, because machines and networks are.
+const DEFAULT_LABS: &str = "/var/lib/infrop/labs";
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 failed, 64 bad input (nothing was tried), 130 interrupted.
@@ -41,6 +56,14 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Bring providers, hosts and cluster to what a document says.
+    Apply(apply::ApplyArguments),
+    /// Show what `apply` would do.
+    Plan(plan::PlanArguments),
+    /// Print the administrator's kubeconfig of the cluster.
+    Kubeconfig(kubeconfig::KubeconfigArguments),
+    /// Give all computes of a document back.
+    Destroy(destroy::DestroyArguments),
     /// Packages and container images of one Kubernetes version, for hosts without a registry.
     #[command(subcommand)]
     Bundle(bundle::BundleCommand),
@@ -95,16 +118,30 @@ fn start(cli: Cli) -> anyhow::Result<u8> {
     let shared = Shared { cache, steps: Steps::stderr() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
+        let (ask_to_stop, stop) = tokio::sync::watch::channel(false);
+        let stops_by_itself = matches!(command, Command::Apply(_));
         let work = async {
             match command {
-                Command::Bundle(command) => bundle::run(command, &shared).await,
-                Command::Lab(arguments) => lab::run(arguments, &shared).await,
-                Command::Manifests(arguments) => manifests::run(&arguments),
+                Command::Apply(arguments) => apply::run(arguments, &shared, stop).await,
+                Command::Plan(arguments) => plan::run(arguments, &shared).await,
+                Command::Kubeconfig(arguments) => kubeconfig::run(arguments, &shared).await,
+                Command::Destroy(arguments) => destroy::run(arguments, &shared).await,
+                Command::Bundle(command) => bundle::run(command, &shared).await.map(|()| DONE),
+                Command::Lab(arguments) => lab::run(arguments, &shared).await.map(|()| DONE),
+                Command::Manifests(arguments) => manifests::run(&arguments).map(|()| DONE),
             }
         };
+        let interruption = async {
+            if stops_by_itself {
+                interruption().await;
+                eprintln!("infrop: stopping at the next safe point; interrupt again to leave at once");
+                let _ = ask_to_stop.send(true);
+            }
+            interruption().await;
+        };
         tokio::select! {
-            result = work => result.map(|()| DONE),
-            () = interruption() => {
+            result = work => result,
+            () = interruption => {
                 eprintln!("infrop: interrupted; run the same command again to go on");
                 Ok(INTERRUPTED)
             }

@@ -1,3 +1,141 @@
 //! Who has computes.
 
 pub mod lab;
+pub mod lab_computes;
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    net::{IpAddr, SocketAddr},
+};
+
+use common::{
+    metadata::{Configuration, NodeName, Repository, Template},
+    software::{SoftwareName, SoftwareVersion},
+};
+use futures::future::BoxFuture;
+use serde_json::{Map, Value};
+
+use crate::{
+    bootstrap::ssh::Access,
+    cluster::Route,
+    desired::{PoolName, ProviderName},
+};
+
+/// A compute at a provider.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Compute {
+    /// Its name, which becomes the Node's.
+    pub name: NodeName,
+    /// The pool it is of.
+    pub pool: PoolName,
+    /// Its address.
+    pub address: IpAddr,
+    /// Who has it, as far as the provider can tell.
+    pub ownership: Ownership,
+    /// Whether it is switched on.
+    pub power: Power,
+}
+
+/// Whether a compute is switched on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Power {
+    /// It is.
+    On,
+    /// It is not.
+    Off,
+    /// The provider cannot tell.
+    Unknown,
+}
+
+/// Who has a compute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ownership {
+    /// This infrastructure.
+    Ours,
+    /// Someone else, whose name stands on it.
+    Foreign(String),
+    /// Nobody knows, so it is not free.
+    Unknown(String),
+}
+
+/// What a pool could still give.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Spares {
+    /// As many as wanted, called `<pool>-<number>`.
+    Numbered,
+    /// These, which are free.
+    Listed(Vec<NodeName>),
+}
+
+/// A pool as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pool {
+    /// Its provider's name in the document.
+    pub provider: ProviderName,
+    /// Its name.
+    pub name: PoolName,
+    /// Its computes that are in use or that nobody knows about.
+    pub computes: Vec<Compute>,
+    /// What it could still give.
+    pub spares: Spares,
+}
+
+/// What hosts of a provider need beside what the document says.
+#[derive(Debug, Clone, Default)]
+pub struct HostDefaults {
+    /// Fields of KubeletConfiguration.
+    pub kubelet: Map<String, Value>,
+    /// Fields of KubeProxyConfiguration.
+    pub kube_proxy: Map<String, Value>,
+    /// Checks of kubeadm that cannot succeed there.
+    pub ignore_preflight_errors: Vec<String>,
+    /// Versions of software.
+    pub versions: BTreeMap<SoftwareName, SoftwareVersion>,
+    /// Where packages come from.
+    pub repositories: Vec<Repository>,
+    /// Where images come from.
+    pub bundle: Option<Template>,
+    /// Contents.
+    pub configuration: Configuration,
+}
+
+/// What a provider cannot do, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("provider {provider}: cannot {what}")]
+pub struct Error {
+    /// Its name in the document.
+    pub provider: ProviderName,
+    /// What was attempted.
+    pub what: String,
+    /// Why not.
+    #[source]
+    pub source: anyhow::Error,
+}
+
+/// Who has computes. Every call can be made again after a crash in the middle of it.
+pub trait Provider: Send + Sync + fmt::Debug {
+    /// Its pools and computes as they are. Changes nothing.
+    fn observe(&self) -> BoxFuture<'_, Result<Vec<Pool>, Error>>;
+
+    /// Makes a compute ours.
+    fn create<'a>(&'a self, pool: &'a PoolName, name: &'a NodeName) -> BoxFuture<'a, Result<Compute, Error>>;
+
+    /// Gives a compute back; whatever was on it is lost.
+    fn delete<'a>(&'a self, compute: &'a Compute) -> BoxFuture<'a, Result<(), Error>>;
+
+    /// Switches a compute.
+    fn power<'a>(&'a self, compute: &'a Compute, power: Power) -> BoxFuture<'a, Result<(), Error>>;
+
+    /// Gives back what the provider kept for the infrastructure beside computes, when it has none left.
+    fn release(&self) -> BoxFuture<'_, Result<(), Error>>;
+
+    /// How a compute is reached.
+    fn access(&self, compute: &Compute) -> Result<Access, Error>;
+
+    /// Makes the way from here to the API at `address`, if one has to be made, and gives it.
+    fn route(&self, address: SocketAddr) -> BoxFuture<'_, Result<Route, Error>>;
+
+    /// What its hosts need.
+    fn defaults(&self) -> &HostDefaults;
+}

@@ -1,0 +1,352 @@
+//! Doing one thing. Each can be done again after a crash at any point of it.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context as _, anyhow, bail};
+use common::{metadata::NodeName, state::Phase};
+use tokio::time::{Instant, sleep};
+
+use super::{
+    context::Context,
+    decide::Action,
+    observe::{connect, control_planes, look, look_at_cluster},
+    snapshot::{Cluster, Host, Role, Snapshot},
+};
+use crate::{
+    bootstrap::{
+        agent, etcd,
+        host::{HostReport, KubeadmState},
+        kubeadm::{self, InitConfiguration, JoinConfiguration, TokenDiscovery, Verb, documents},
+        ssh::Remote,
+    },
+    cluster::{self, Access, CertificateKey, Token},
+    provider::{Compute, Power},
+};
+
+/// A machine that was switched on may take this long until sshd answers; servers check their memory first.
+const BOOT_PATIENCE: Duration = Duration::from_mins(10);
+
+/// Packages and images, a restart, and the agent's own attempts.
+const SOFTWARE_PATIENCE: Duration = Duration::from_mins(30);
+
+/// kubeadm's own waits add up to some ten minutes before it gives up.
+const KUBEADM_PATIENCE: Duration = Duration::from_mins(15);
+
+/// Until a Node is Ready: its pod network may have to be fetched first.
+const READY_PATIENCE: Duration = Duration::from_mins(10);
+
+/// Pods may take their time to end, and budgets may make them wait for others.
+const DRAIN_PATIENCE: Duration = Duration::from_mins(10);
+
+/// An API server that restarts is back within a minute.
+const API_PATIENCE: Duration = Duration::from_mins(5);
+
+/// Between two looks at something that takes seconds.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// What an action found out or made.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// A new compute.
+    Compute(Compute),
+    /// A host as it is now.
+    Host(Box<HostReport>),
+    /// The cluster as it is now.
+    Cluster(Box<(Cluster, Option<Access>)>),
+    /// A compute is no more.
+    Gone,
+}
+
+/// What an action works with: the state when it was decided.
+pub(super) struct Task<'a> {
+    pub(super) context: &'a Context,
+    pub(super) snapshot: Snapshot,
+    pub(super) access: Option<Access>,
+    /// Tells why it takes long.
+    pub(super) note: Box<dyn Fn(String) + 'a>,
+}
+
+impl Task<'_> {
+    /// Does it.
+    pub(super) async fn run(&self, action: &Action) -> anyhow::Result<Found> {
+        match action {
+            Action::Create { group, name } => {
+                let group = self.snapshot.groups.get(*group).context("a group that is not there")?;
+                let provider = self.context.provider(&group.provider)?;
+                Ok(Found::Compute(provider.create(&group.pool, name).await?))
+            }
+            Action::PowerOn(name) => {
+                let host = self.host(name)?;
+                let group = self.snapshot.groups.get(host.group).context("a host of no group")?;
+                let provider = self.context.provider(&group.provider)?;
+                provider.power(&host.compute, Power::On).await?;
+                Ok(Found::Compute(Compute { power: Power::On, ..host.compute.clone() }))
+            }
+            Action::Connect(name) => self.await_connection(name).await,
+            Action::Deliver(name) => self.deliver(name).await,
+            Action::AwaitInitialized(name) => self.await_initialized(name).await,
+            Action::Reset(name) => {
+                let host = self.host(name)?;
+                let remote = self.remote(host).await?;
+                let state = host.seen().map_or(KubeadmState::None, |report| report.kubeadm.clone());
+                kubeadm::reset(&remote, &state).await?;
+                self.look(name).await
+            }
+            Action::Init(name) => self.init(name).await,
+            Action::Join(name, role) => self.join(name, *role).await,
+            Action::AwaitKubeadm(name) => self.await_kubeadm(name).await,
+            Action::AwaitApi => self.await_api().await,
+            Action::Apply => self.apply().await,
+            Action::Label(name) => {
+                let host = self.host(name)?;
+                let group = self.snapshot.groups.get(host.group).context("a host of no group")?;
+                cluster::label(&self.access()?.client, name, &group.labels).await?;
+                self.look_at_cluster().await
+            }
+            Action::AwaitReady(name) => self.await_ready(name).await,
+            Action::Remove(name) => self.remove(name).await,
+        }
+    }
+
+    fn host(&self, name: &NodeName) -> anyhow::Result<&Host> {
+        self.snapshot.hosts.get(name).with_context(|| format!("{name} is not there"))
+    }
+
+    fn access(&self) -> anyhow::Result<&Access> {
+        self.access.as_ref().context("the API does not answer")
+    }
+
+    async fn remote(&self, host: &Host) -> anyhow::Result<Arc<Remote>> {
+        connect(self.context, &self.snapshot.groups, host).await
+    }
+
+    async fn report(&self, name: &NodeName) -> anyhow::Result<HostReport> {
+        look(self.context, &self.snapshot.groups, self.host(name)?).await
+    }
+
+    async fn look(&self, name: &NodeName) -> anyhow::Result<Found> {
+        Ok(Found::Host(Box::new(self.report(name).await?)))
+    }
+
+    async fn look_at_cluster(&self) -> anyhow::Result<Found> {
+        Ok(Found::Cluster(Box::new(look_at_cluster(self.context, &self.snapshot).await)))
+    }
+
+    /// A host that restarts or is not up yet does not answer; one that answers with a wrong key never will.
+    async fn await_connection(&self, name: &NodeName) -> anyhow::Result<Found> {
+        let deadline = Instant::now() + BOOT_PATIENCE;
+        loop {
+            let error = match self.report(name).await {
+                Ok(report) => return Ok(Found::Host(Box::new(report))),
+                Err(error) => error,
+            };
+            let away = error.downcast_ref().is_some_and(crate::bootstrap::Error::is_away);
+            if !away || Instant::now() > deadline {
+                return Err(error);
+            }
+            (self.note)(format!("{error:#}"));
+            sleep(LOOK_INTERVAL).await;
+        }
+    }
+
+    async fn deliver(&self, name: &NodeName) -> anyhow::Result<Found> {
+        let host = self.host(name)?;
+        let group = self.snapshot.groups.get(host.group).context("a host of no group")?;
+        let delivery = self.context.delivery(&group.provider, name, host.compute.address)?;
+        agent::deliver(&*self.remote(host).await?, &delivery).await?;
+        self.look(name).await
+    }
+
+    async fn await_initialized(&self, name: &NodeName) -> anyhow::Result<Found> {
+        let host = self.host(name)?;
+        let (_, plan) = host.wanted.as_ref().context("nothing is wanted of it")?;
+        let deadline = Instant::now() + SOFTWARE_PATIENCE;
+        let mut last = "its agent has not said anything".to_owned();
+        loop {
+            match self.report(name).await {
+                Ok(report) => {
+                    if report.initialized.as_ref().is_some_and(|mark| mark.plan == *plan) {
+                        return Ok(Found::Host(Box::new(report)));
+                    }
+                    if let Some(state) = &report.agent {
+                        last = format!("{} ({}): {}", state.phase, state.reason, state.message);
+                        if matches!(state.phase, Phase::Quarantined | Phase::Refused) {
+                            bail!(
+                                "its node-agent gave up: {last}; `node-agent retry` on the host starts it again"
+                            );
+                        }
+                    }
+                }
+                // It may restart itself.
+                Err(error) => last = format!("{error:#}"),
+            }
+            if Instant::now() > deadline {
+                bail!("it does not have its software after {} min: {last}", SOFTWARE_PATIENCE.as_secs() / 60);
+            }
+            (self.note)(last.clone());
+            sleep(LOOK_INTERVAL).await;
+        }
+    }
+
+    async fn init(&self, name: &NodeName) -> anyhow::Result<Found> {
+        let host = self.host(name)?;
+        let group = self.snapshot.groups.get(host.group).context("a host of no group")?;
+        let registration = self.context.registration(host, group)?;
+        let init = InitConfiguration::new(registration, host.compute.address, Token::throwaway()?);
+        let mut parts = vec![serde_json::to_value(init)?];
+        parts.extend(self.context.cluster_documents(host, group)?);
+        kubeadm::start(&*self.remote(host).await?, Verb::Init, &documents(parts)?).await?;
+        self.await_kubeadm(name).await
+    }
+
+    async fn join(&self, name: &NodeName, role: Role) -> anyhow::Result<Found> {
+        let access = self.access()?;
+        let token = Token::create(&access.client).await?;
+        let joined = match role {
+            Role::Worker => self.join_with(name, &token, None).await,
+            Role::ControlPlane => {
+                let key = CertificateKey::new()?;
+                let joined = self.join_with(name, &token, Some(&key)).await;
+                key.delete(&access.client).await?;
+                joined
+            }
+        };
+        token.delete(&access.client).await?;
+        joined
+    }
+
+    async fn join_with(
+        &self,
+        name: &NodeName,
+        token: &Token,
+        key: Option<&CertificateKey>,
+    ) -> anyhow::Result<Found> {
+        let access = self.access()?;
+        let host = self.host(name)?;
+        let group = self.snapshot.groups.get(host.group).context("a host of no group")?;
+        let first = control_planes(&self.snapshot).next().context("no control plane answers")?;
+        let discovery = TokenDiscovery {
+            token: token.expose(),
+            api_server_endpoint: self.context.endpoint(first.compute.address),
+            ca_cert_hashes: vec![access.ca_hash.clone()],
+        };
+        let mut join = JoinConfiguration::worker(discovery, self.context.registration(host, group)?);
+        if let Some(key) = key {
+            self.lay_down_certificates(first, key).await?;
+            join = join.as_control_plane(host.compute.address, key.expose());
+        }
+        let config = documents([serde_json::to_value(join)?])?;
+        kubeadm::start(&*self.remote(host).await?, Verb::Join, &config).await?;
+        self.await_kubeadm(name).await
+    }
+
+    async fn lay_down_certificates(&self, first: &Host, key: &CertificateKey) -> anyhow::Result<()> {
+        let group = self.snapshot.groups.get(first.group).context("a host of no group")?;
+        let registration = self.context.registration(first, group)?;
+        let init = InitConfiguration::new(registration, first.compute.address, Token::throwaway()?)
+            .with_certificate_key(key.expose());
+        let mut parts = vec![serde_json::to_value(init)?];
+        parts.extend(self.context.cluster_documents(first, group)?);
+        kubeadm::upload_certificates(&*self.remote(first).await?, &documents(parts)?).await?;
+        Ok(())
+    }
+
+    /// Waits for kubeadm's end, over as many connections as it takes.
+    async fn await_kubeadm(&self, name: &NodeName) -> anyhow::Result<Found> {
+        let host = self.host(name)?;
+        let deadline = Instant::now() + KUBEADM_PATIENCE;
+        loop {
+            let ended = async { anyhow::Ok(kubeadm::wait(&*self.remote(host).await?).await?) }.await;
+            match ended {
+                Ok(true) => return self.look(name).await,
+                Ok(false) => {}
+                Err(error) => {
+                    self.context.connections.forget(name);
+                    (self.note)(format!("{error:#}"));
+                    sleep(LOOK_INTERVAL).await;
+                }
+            }
+            if Instant::now() > deadline {
+                bail!("kubeadm has not ended after {} min", KUBEADM_PATIENCE.as_secs() / 60);
+            }
+        }
+    }
+
+    async fn await_api(&self) -> anyhow::Result<Found> {
+        let deadline = Instant::now() + API_PATIENCE;
+        loop {
+            let seen = look_at_cluster(self.context, &self.snapshot).await;
+            match &seen.0 {
+                Cluster::Silent(why) if Instant::now() < deadline => (self.note)(why.clone()),
+                Cluster::Silent(why) => bail!("the API does not answer: {why}"),
+                _ => return Ok(Found::Cluster(Box::new(seen))),
+            }
+            sleep(LOOK_INTERVAL).await;
+        }
+    }
+
+    async fn apply(&self) -> anyhow::Result<Found> {
+        let client = &self.access()?.client;
+        for object in self.context.manifests.pending(client).await? {
+            (self.note)(object.title());
+            object.apply(client).await?;
+        }
+        self.look_at_cluster().await
+    }
+
+    /// Empties a node, takes it out of the cluster and gives its compute back. The compute goes last: until then a
+    /// later run finds it and goes on.
+    async fn remove(&self, name: &NodeName) -> anyhow::Result<Found> {
+        let host = self.host(name)?;
+        let group = self.snapshot.groups.get(host.group).context("a host of no group")?;
+        let answers = self.report(name).await;
+        let dead = self.snapshot.removals.replace.contains(name) && answers.is_err();
+        if let Some(access) = &self.access {
+            cluster::mark_removing(&access.client, name).await?;
+            if !dead {
+                cluster::drain(&access.client, name, DRAIN_PATIENCE, &*self.note).await?;
+            }
+            if group.role == Role::ControlPlane && dead {
+                self.remove_etcd_member(name).await?;
+            }
+        }
+        if !dead {
+            let report = answers?;
+            if report.kubeadm != KubeadmState::None {
+                // On a control plane it also takes its etcd member out.
+                kubeadm::reset(&*self.remote(host).await?, &report.kubeadm).await?;
+            }
+        }
+        if let Some(access) = &self.access {
+            cluster::delete_node(&access.client, name).await?;
+        }
+        self.context.provider(&group.provider)?.delete(&host.compute).await?;
+        self.context.connections.forget(name);
+        Ok(Found::Gone)
+    }
+
+    /// Takes the etcd member of a dead control plane out, through one that lives.
+    async fn remove_etcd_member(&self, name: &NodeName) -> anyhow::Result<()> {
+        let others = control_planes(&self.snapshot).filter(|host| host.compute.name != *name);
+        let mut trouble = None;
+        for other in others {
+            let removed = async { etcd::remove_member(&*self.remote(other).await?, name).await };
+            match removed.await {
+                Ok(()) => return Ok(()),
+                Err(error) => trouble = Some(error),
+            }
+        }
+        Err(trouble.unwrap_or_else(|| anyhow!("no other control plane answers")))
+    }
+
+    async fn await_ready(&self, name: &NodeName) -> anyhow::Result<Found> {
+        let client = &self.access()?.client;
+        match cluster::wait_until_ready(client, name, READY_PATIENCE).await? {
+            Some(node) => match node.ready {
+                Ok(()) => self.look_at_cluster().await,
+                Err(why) => bail!("its Node is not Ready: {why}"),
+            },
+            None => bail!("its kubelet did not register a Node; see `journalctl -u kubelet` there"),
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! What a run works with: the document, its providers, and what hosts are to be given.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+    path::Path,
+    sync::Arc,
+};
+
+use anyhow::Context as _;
+use common::metadata::{self, Configuration, Hostname, Metadata, NodeName};
+use serde_json::{Map, Value, json};
+
+use super::snapshot::{Group, Host, Role};
+use crate::{
+    bootstrap::{
+        agent::{AgentPackage, Delivery},
+        kubeadm::{API_PORT, ClusterConfiguration, Networking, NodeRegistration, component},
+        ssh::Connections,
+    },
+    cluster::Manifests,
+    desired::{Infrastructure, PoolName, ProviderName},
+    provider::{HostDefaults, Pool, Provider, Spares},
+};
+
+/// Objects every cluster of infrop has.
+const POLICIES: &str = include_str!("../../manifests/admission.yaml");
+
+/// What a run works with.
+#[derive(Debug)]
+pub struct Context {
+    /// What is wanted.
+    pub infrastructure: Infrastructure,
+    /// Who has computes.
+    pub providers: BTreeMap<ProviderName, Box<dyn Provider>>,
+    /// Ways to hosts.
+    pub connections: Arc<Connections>,
+    /// node-agent.
+    pub package: AgentPackage,
+    /// Objects that the cluster is to have.
+    pub manifests: Manifests,
+}
+
+impl Context {
+    /// Of a document; files it names are relative to `directory`.
+    pub fn new(
+        infrastructure: Infrastructure,
+        directory: &Path,
+        providers: BTreeMap<ProviderName, Box<dyn Provider>>,
+        connections: Arc<Connections>,
+        package: AgentPackage,
+    ) -> anyhow::Result<Self> {
+        let mut manifests = Manifests::default();
+        manifests.add("infrop's own policies", POLICIES)?;
+        for file in &infrastructure.cluster.networking.manifests {
+            manifests.read(&directory.join(file))?;
+        }
+        Ok(Self { infrastructure, providers, connections, package, manifests })
+    }
+
+    /// The provider of that name. The document was checked, so it is there.
+    pub fn provider(&self, name: &ProviderName) -> anyhow::Result<&dyn Provider> {
+        let provider = self.providers.get(name).with_context(|| format!("there is no provider {name}"))?;
+        Ok(provider.as_ref())
+    }
+
+    /// The groups that are wanted, with what pools could still give.
+    pub fn groups(&self, pools: &[Pool]) -> Vec<Group> {
+        let cluster = &self.infrastructure.cluster;
+        let spares = |provider: &ProviderName, pool: &PoolName| {
+            let found = pools.iter().find(|known| known.provider == *provider && known.name == *pool);
+            found.map_or(Spares::Listed(Vec::new()), |pool| pool.spares.clone())
+        };
+        let planes = &cluster.control_plane;
+        let mut groups = vec![Group {
+            provider: planes.provider.clone(),
+            pool: planes.pool.clone(),
+            role: Role::ControlPlane,
+            count: usize::from(planes.nodes.0),
+            labels: planes.labels.clone(),
+            taints: planes.taints.clone(),
+            spares: spares(&planes.provider, &planes.pool),
+        }];
+        groups.extend(cluster.workers.iter().map(|workers| Group {
+            provider: workers.provider.clone(),
+            pool: workers.pool.clone(),
+            role: Role::Worker,
+            count: usize::from(workers.nodes.0),
+            labels: workers.labels.clone(),
+            taints: (!workers.taints.is_empty()).then(|| workers.taints.clone()),
+            spares: spares(&workers.provider, &workers.pool),
+        }));
+        groups
+    }
+
+    /// What a host is to be given.
+    pub fn delivery(
+        &self,
+        provider: &ProviderName,
+        name: &NodeName,
+        address: IpAddr,
+    ) -> anyhow::Result<Delivery> {
+        let defaults = self.provider(provider)?.defaults();
+        let metadata = self.metadata(defaults, name, address)?;
+        let settings = json!({ "kubeadm": { "ignorePreflightErrors": self.ignored_checks(defaults) } });
+        Delivery::new(self.package.clone(), serde_yaml::to_string(&settings)?, &metadata)
+    }
+
+    fn metadata(
+        &self,
+        defaults: &HostDefaults,
+        name: &NodeName,
+        address: IpAddr,
+    ) -> anyhow::Result<Metadata> {
+        let wanted = &self.infrastructure.software;
+        let mut software = defaults.versions.clone();
+        software.extend(wanted.versions.clone());
+        for package in ["kubeadm", "kubelet", "kubectl"] {
+            software.insert(package.parse()?, wanted.kubernetes.to_string().parse()?);
+        }
+        let mut repositories = defaults.repositories.clone();
+        repositories.retain(|known| wanted.repositories.iter().all(|other| other.name != known.name));
+        repositories.extend(wanted.repositories.clone());
+        let mut configuration = overlay(&defaults.configuration, &wanted.configuration)?;
+        configuration.hostname = Some(Hostname { name: name.clone(), address });
+        Ok(Metadata {
+            api_version: metadata::ApiVersion::V1Alpha1,
+            kind: metadata::Kind::NodeMetadata,
+            node: name.clone(),
+            ironic: None,
+            software,
+            repositories,
+            bundle: wanted.bundle.clone().or_else(|| defaults.bundle.clone()),
+            configuration,
+        })
+    }
+
+    fn ignored_checks(&self, defaults: &HostDefaults) -> Vec<String> {
+        let mut checks = defaults.ignore_preflight_errors.clone();
+        checks.extend(self.infrastructure.cluster.ignore_preflight_errors.clone());
+        checks.sort();
+        checks.dedup();
+        checks
+    }
+
+    /// How a host registers itself.
+    pub fn registration(&self, host: &Host, group: &Group) -> anyhow::Result<NodeRegistration> {
+        let ignored = self.ignored_checks(self.provider(&group.provider)?.defaults());
+        let compute = &host.compute;
+        Ok(NodeRegistration::new(compute.name.clone(), compute.address, group.taints.clone(), &ignored))
+    }
+
+    /// `host:port` of the API for hosts, if `first` is the first control plane.
+    pub fn endpoint(&self, first: IpAddr) -> String {
+        match &self.infrastructure.cluster.endpoint {
+            Some(endpoint) => format!("{}:{}", endpoint.host, endpoint.port),
+            None => SocketAddr::new(first, API_PORT).to_string(),
+        }
+    }
+
+    /// Where the API is for us, if `first` is a control plane; with a name as endpoint, on that control plane.
+    pub fn api_address(&self, first: IpAddr) -> SocketAddr {
+        let endpoint = self.infrastructure.cluster.endpoint.as_ref();
+        let known =
+            endpoint.and_then(|endpoint| Some(SocketAddr::new(endpoint.host.parse().ok()?, endpoint.port)));
+        known.unwrap_or_else(|| SocketAddr::new(first, API_PORT))
+    }
+
+    /// The cluster as kubeadm is told, and its components' configurations.
+    pub fn cluster_documents(&self, first: &Host, group: &Group) -> anyhow::Result<Vec<Value>> {
+        let Infrastructure { metadata, cluster, software, .. } = &self.infrastructure;
+        let networking = Networking {
+            pod_subnet: cluster.networking.pod_subnet.to_string(),
+            service_subnet: cluster.networking.service_subnet.to_string(),
+            dns_domain: cluster.networking.dns_domain.clone(),
+        };
+        let configuration = ClusterConfiguration::new(
+            metadata.name.to_string(),
+            software.kubernetes.tag(),
+            self.endpoint(first.compute.address),
+            networking,
+            cluster.certificate_names.clone(),
+        );
+        let defaults = self.provider(&group.provider)?.defaults();
+        let merged = |below: &Map<String, Value>, above: &Map<String, Value>| {
+            let mut fields = below.clone();
+            fields.extend(above.clone());
+            fields
+        };
+        let kubelet = merged(&defaults.kubelet, &cluster.kubelet);
+        let proxy = merged(&defaults.kube_proxy, &cluster.kube_proxy);
+        let mut documents = vec![serde_json::to_value(configuration)?];
+        documents.extend(component("kubelet.config.k8s.io/v1beta1", "KubeletConfiguration", &kubelet));
+        documents.extend(component("kubeproxy.config.k8s.io/v1alpha1", "KubeProxyConfiguration", &proxy));
+        Ok(documents)
+    }
+}
+
+/// The contents of both; where both have one, that of the document.
+fn overlay(below: &Configuration, above: &Configuration) -> anyhow::Result<Configuration> {
+    let (Value::Object(mut all), Value::Object(over)) =
+        (serde_json::to_value(below)?, serde_json::to_value(above)?)
+    else {
+        return Ok(above.clone());
+    };
+    all.extend(over);
+    Ok(serde_json::from_value(Value::Object(all))?)
+}

@@ -1,0 +1,360 @@
+//! What to do next: a pure function of what is.
+
+mod shrink;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+use common::metadata::NodeName;
+
+use super::snapshot::{Cluster, ClusterView, Group, Host, Role, Snapshot};
+use crate::{
+    bootstrap::host::{HostReport, KubeadmState},
+    provider::{Ownership, Power, Spares},
+};
+
+/// kubeadm is started anew this often on a host before it is left alone.
+const KUBEADM_ATTEMPTS: u32 = 3;
+
+/// One thing to do.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Action {
+    /// Make a compute.
+    Create {
+        /// The group, as an index.
+        group: usize,
+        /// Its name.
+        name: NodeName,
+    },
+    /// Switch a compute on.
+    PowerOn(NodeName),
+    /// Wait until a host answers.
+    Connect(NodeName),
+    /// Put node-agent and metadata on a host.
+    Deliver(NodeName),
+    /// Wait until a host's agent reached its metadata's plan.
+    AwaitInitialized(NodeName),
+    /// Remove what a kubeadm left that did not end well.
+    Reset(NodeName),
+    /// Make the cluster.
+    Init(NodeName),
+    /// Join the cluster.
+    Join(NodeName, Role),
+    /// Wait for a kubeadm that an earlier run started.
+    AwaitKubeadm(NodeName),
+    /// Wait until the API answers.
+    AwaitApi,
+    /// Apply objects.
+    Apply,
+    /// Label a Node.
+    Label(NodeName),
+    /// Wait until a Node is Ready.
+    AwaitReady(NodeName),
+    /// Take a node out of the cluster and give its compute back.
+    Remove(NodeName),
+}
+
+impl Action {
+    /// The host it is about.
+    pub fn host(&self) -> Option<&NodeName> {
+        match self {
+            Self::Create { name, .. }
+            | Self::PowerOn(name)
+            | Self::Connect(name)
+            | Self::Deliver(name)
+            | Self::AwaitInitialized(name)
+            | Self::Reset(name)
+            | Self::Init(name)
+            | Self::Join(name, _)
+            | Self::AwaitKubeadm(name)
+            | Self::Label(name)
+            | Self::AwaitReady(name)
+            | Self::Remove(name) => Some(name),
+            Self::AwaitApi | Self::Apply => None,
+        }
+    }
+
+    /// Whether it only waits.
+    pub fn is_wait(&self) -> bool {
+        matches!(
+            self,
+            Self::Connect(_)
+                | Self::AwaitInitialized(_)
+                | Self::AwaitKubeadm(_)
+                | Self::AwaitApi
+                | Self::AwaitReady(_)
+        )
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Create { name, .. } => write!(f, "create {name}"),
+            Self::PowerOn(name) => write!(f, "switch {name} on"),
+            Self::Connect(name) => write!(f, "wait until {name} answers"),
+            Self::Deliver(name) => write!(f, "install node-agent on {name}"),
+            Self::AwaitInitialized(name) => write!(f, "wait until {name} has its software"),
+            Self::Reset(name) => write!(f, "remove what an unfinished kubeadm left on {name}"),
+            Self::Init(name) => write!(f, "make the cluster on {name}"),
+            Self::Join(name, Role::ControlPlane) => write!(f, "join {name} as a control plane"),
+            Self::Join(name, Role::Worker) => write!(f, "join {name} as a worker"),
+            Self::AwaitKubeadm(name) => write!(f, "wait for kubeadm on {name}"),
+            Self::AwaitApi => f.write_str("wait until the API answers"),
+            Self::Apply => f.write_str("apply objects"),
+            Self::Label(name) => write!(f, "label {name}"),
+            Self::AwaitReady(name) => write!(f, "wait until {name} is Ready"),
+            Self::Remove(name) => write!(f, "remove {name}"),
+        }
+    }
+}
+
+/// What is to be done, what has to wait, and what cannot be done.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Decision {
+    /// To be done now, all at once.
+    pub actions: Vec<Action>,
+    /// What waits for something else, and for what.
+    pub waiting: BTreeMap<NodeName, String>,
+    /// What stays as it is until a person does something, and why.
+    pub blocked: BTreeMap<String, String>,
+}
+
+/// Decides.
+pub fn decide(snapshot: &Snapshot) -> Decision {
+    let mut decision = Decision::default();
+    for (index, group) in snapshot.groups.iter().enumerate() {
+        grow(snapshot, index, group, &mut decision);
+    }
+    cluster(snapshot, &mut decision);
+    let leaving = shrink::shrink(snapshot, &mut decision);
+    for (name, host) in &snapshot.hosts {
+        if snapshot.busy.contains(name) || leaving.contains(name) {
+            continue;
+        }
+        if let Some(why) = snapshot.failed.get(name) {
+            decision.blocked.insert(name.to_string(), why.clone());
+            continue;
+        }
+        let Some(group) = snapshot.groups.get(host.group) else { continue };
+        match next(snapshot, name, host, group, &decision) {
+            Next::Done => {}
+            Next::Do(action) => decision.actions.push(action),
+            Next::Wait(why) => {
+                decision.waiting.insert(name.clone(), why);
+            }
+            Next::Blocked(why) => {
+                decision.blocked.insert(name.to_string(), why);
+            }
+        }
+    }
+    decision
+}
+
+/// Computes that are missing in a group.
+fn grow(snapshot: &Snapshot, index: usize, group: &Group, decision: &mut Decision) {
+    let members: BTreeSet<&NodeName> =
+        snapshot.hosts.iter().filter(|(_, host)| host.group == index).map(|(name, _)| name).collect();
+    // Names that are being created count: they are busy before they are hosts.
+    let prefix = format!("{}-", group.pool);
+    let coming = snapshot.busy.iter().filter(|name| !snapshot.hosts.contains_key(*name)).filter(|name| {
+        match &group.spares {
+            Spares::Numbered => {
+                name.as_str().strip_prefix(&prefix).is_some_and(|rest| rest.parse::<u32>().is_ok())
+            }
+            Spares::Listed(spares) => spares.contains(name),
+        }
+    });
+    let coming: BTreeSet<&NodeName> = coming.collect();
+    let missing = group.count.saturating_sub(members.len() + coming.len());
+    let names: Vec<NodeName> = match &group.spares {
+        Spares::Numbered => (1..)
+            .filter_map(|number: u32| format!("{prefix}{number}").parse().ok())
+            .filter(|name| !members.contains(name) && !coming.contains(name))
+            .take(missing)
+            .collect(),
+        Spares::Listed(spares) => {
+            spares.iter().filter(|name| !coming.contains(name)).take(missing).cloned().collect()
+        }
+    };
+    if names.len() < missing {
+        let why = format!(
+            "{} more hosts are wanted than pool {} of provider {} has free",
+            missing - names.len(),
+            group.pool,
+            group.provider
+        );
+        decision.blocked.insert(format!("pool {}", group.pool), why);
+    }
+    for name in names {
+        match snapshot.failed.get(&name) {
+            Some(why) => {
+                decision.blocked.insert(name.to_string(), why.clone());
+            }
+            None => decision.actions.push(Action::Create { group: index, name }),
+        }
+    }
+}
+
+/// What concerns the cluster as a whole.
+fn cluster(snapshot: &Snapshot, decision: &mut Decision) {
+    if let Some(why) = &snapshot.cluster_failed {
+        decision.blocked.insert("cluster".to_owned(), why.clone());
+    }
+    let idle = !snapshot.applying && snapshot.cluster_failed.is_none();
+    match &snapshot.cluster {
+        Cluster::None => {}
+        Cluster::Silent(_) => {
+            if idle {
+                decision.actions.push(Action::AwaitApi);
+            }
+        }
+        Cluster::There(ClusterView { nodes, pending }) => {
+            if !pending.is_empty() && idle {
+                decision.actions.push(Action::Apply);
+            }
+            for (name, node) in nodes {
+                if !snapshot.hosts.contains_key(name) && !snapshot.busy.contains(name) {
+                    let state = if node.ready.is_ok() { "Ready" } else { "there" };
+                    let why = format!(
+                        "the Node is {state}, but no provider has a compute of that name: delete the Node if its \
+                         machine is gone for good, or add it to the document"
+                    );
+                    decision.blocked.insert(name.to_string(), why);
+                }
+            }
+        }
+    }
+}
+
+enum Next {
+    Done,
+    Do(Action),
+    Wait(String),
+    Blocked(String),
+}
+
+/// The next step of one host.
+fn next(snapshot: &Snapshot, name: &NodeName, host: &Host, group: &Group, decision: &Decision) -> Next {
+    match &host.compute.ownership {
+        Ownership::Ours => {}
+        Ownership::Foreign(owner) => {
+            return Next::Blocked(format!(
+                "it belongs to {owner}: take it out of the document, or release it there"
+            ));
+        }
+        Ownership::Unknown(why) => return Next::Blocked(format!("nobody knows what is on it: {why}")),
+    }
+    if host.compute.power == Power::Off {
+        return Next::Do(Action::PowerOn(name.clone()));
+    }
+    let Some(report) = host.seen() else { return Next::Do(Action::Connect(name.clone())) };
+    if report.joined && report.kubeadm == KubeadmState::None {
+        return Next::Blocked(
+            "it is part of a cluster that infrop did not make: run `kubeadm reset` there if that cluster is no more"
+                .to_owned(),
+        );
+    }
+    if let Some((digest, plan)) = &host.wanted {
+        if report.delivered.as_ref() != Some(digest) {
+            return Next::Do(Action::Deliver(name.clone()));
+        }
+        let initialized = report.initialized.as_ref().is_some_and(|mark| mark.plan == *plan);
+        if report.kubeadm == KubeadmState::None && !initialized {
+            return Next::Do(Action::AwaitInitialized(name.clone()));
+        }
+    }
+    match &report.kubeadm {
+        KubeadmState::Running => Next::Do(Action::AwaitKubeadm(name.clone())),
+        KubeadmState::Failed(log) => failed(snapshot, name, log),
+        KubeadmState::None => enter(snapshot, name, group, decision),
+        KubeadmState::Done => settle(snapshot, name, group),
+    }
+}
+
+fn failed(snapshot: &Snapshot, name: &NodeName, log: &str) -> Next {
+    let failures = snapshot.kubeadm_failures.get(name).copied().unwrap_or(0);
+    if failures >= KUBEADM_ATTEMPTS {
+        let last = log.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it left no log");
+        return Next::Blocked(format!("kubeadm failed {failures} times: {}", last.trim()));
+    }
+    Next::Do(Action::Reset(name.clone()))
+}
+
+/// A host that is ready for kubeadm.
+fn enter(snapshot: &Snapshot, name: &NodeName, group: &Group, decision: &Decision) -> Next {
+    match (&snapshot.cluster, group.role) {
+        (Cluster::Silent(why), _) => Next::Wait(format!("the API does not answer: {why}")),
+        (Cluster::None, Role::Worker) => Next::Wait("there is no cluster to join yet".to_owned()),
+        (Cluster::None, Role::ControlPlane) => first(snapshot, name),
+        (Cluster::There(_), Role::Worker) => Next::Do(Action::Join(name.clone(), Role::Worker)),
+        (Cluster::There(_), Role::ControlPlane) => {
+            // One at a time: each changes who votes in etcd.
+            let joining =
+                decision.actions.iter().any(|action| matches!(action, Action::Join(_, Role::ControlPlane)));
+            if snapshot.control_plane_busy || joining {
+                Next::Wait("control planes join one after the other".to_owned())
+            } else {
+                Next::Do(Action::Join(name.clone(), Role::ControlPlane))
+            }
+        }
+    }
+}
+
+/// Whether this host may make the cluster: it is the first control plane, and no other can have made one.
+fn first(snapshot: &Snapshot, name: &NodeName) -> Next {
+    let planes = snapshot.hosts.iter().filter(|(_, host)| {
+        snapshot.groups.get(host.group).is_some_and(|group| group.role == Role::ControlPlane)
+    });
+    for (other, host) in planes {
+        match host.seen() {
+            // A host that is only being set up has nothing to hide; one that never answered may have a cluster.
+            None if host.report.is_some() || snapshot.failed.contains_key(other) => {
+                return Next::Wait(format!("{other} does not answer, and it may have a cluster"));
+            }
+            None => return Next::Wait(format!("{other} has not answered yet, and it may have a cluster")),
+            Some(HostReport { kubeadm: KubeadmState::None, .. }) => {}
+            Some(_) if other == name => {}
+            Some(_) => return Next::Wait(format!("kubeadm was begun on {other}")),
+        }
+    }
+    let candidates = snapshot.hosts.iter().filter(|(candidate, host)| {
+        snapshot.groups.get(host.group).is_some_and(|group| group.role == Role::ControlPlane)
+            && !snapshot.failed.contains_key(*candidate)
+    });
+    // The one whose name comes first, numbers compared as numbers.
+    let lowest = candidates.map(|(candidate, _)| candidate).min_by_key(|candidate| natural(candidate));
+    if lowest == Some(name) && !snapshot.control_plane_busy {
+        Next::Do(Action::Init(name.clone()))
+    } else {
+        Next::Wait("the first control plane makes the cluster".to_owned())
+    }
+}
+
+/// Sorts cp-2 before cp-10.
+pub fn natural(name: &NodeName) -> (String, u64, String) {
+    let text = name.as_str();
+    let digits = text.len() - text.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+    let (prefix, number) = text.split_at(text.len() - digits);
+    (prefix.to_owned(), number.parse().unwrap_or(0), text.to_owned())
+}
+
+/// A host that joined.
+fn settle(snapshot: &Snapshot, name: &NodeName, group: &Group) -> Next {
+    let Cluster::There(view) = &snapshot.cluster else {
+        return Next::Wait("the API does not answer".to_owned());
+    };
+    let Some(node) = view.nodes.get(name) else { return Next::Do(Action::AwaitReady(name.clone())) };
+    let labelled = group.labels.iter().all(|(key, value)| node.labels.get(key) == Some(value));
+    if !labelled {
+        return Next::Do(Action::Label(name.clone()));
+    }
+    if node.ready.is_err() {
+        return Next::Do(Action::AwaitReady(name.clone()));
+    }
+    Next::Done
+}

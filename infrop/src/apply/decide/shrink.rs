@@ -1,0 +1,139 @@
+//! Which hosts go, and whether they may.
+
+use std::{cmp::Reverse, collections::BTreeSet};
+
+use common::metadata::NodeName;
+
+use super::{
+    super::snapshot::{Cluster, ClusterView, Group, Host, Role, Snapshot},
+    Action, Decision, natural,
+};
+use crate::{bootstrap::host::KubeadmState, cluster::REMOVING, provider::Ownership};
+
+/// Decides which hosts are to go; gives all of them, also those that have to wait.
+pub(super) fn shrink(snapshot: &Snapshot, decision: &mut Decision) -> BTreeSet<NodeName> {
+    let mut leaving = BTreeSet::new();
+    for (index, group) in snapshot.groups.iter().enumerate() {
+        leaving.extend(victims(snapshot, index, group));
+    }
+    // Those under way were counted when they began.
+    let planned = leaving.iter().filter(|name| !snapshot.busy.contains(*name)).count();
+    let under_way = leaving.len() - planned;
+    let removals = &snapshot.removals;
+    if removals.done + under_way + planned > removals.limit {
+        for name in leaving.iter().filter(|name| !snapshot.busy.contains(*name)) {
+            let why = format!(
+                "it would be removed, and with it {planned}, but --max-delete allows {} in this run",
+                removals.limit
+            );
+            decision.blocked.insert(name.to_string(), why);
+        }
+        return leaving;
+    }
+    for name in &leaving {
+        if snapshot.busy.contains(name) {
+            continue;
+        }
+        if let Some(why) = snapshot.failed.get(name) {
+            decision.blocked.insert(name.to_string(), why.clone());
+            continue;
+        }
+        match obstacle(snapshot, name, decision) {
+            None => decision.actions.push(Action::Remove(name.clone())),
+            Some(Obstacle::Wait(why)) => {
+                decision.waiting.insert(name.clone(), why);
+            }
+            Some(Obstacle::Block(why)) => {
+                decision.blocked.insert(name.to_string(), why);
+            }
+        }
+    }
+    leaving
+}
+
+/// The hosts of a group that are to go. The choice is the same after a crash in the middle: what was begun is gone on
+/// with, then what never joined goes, then the highest number.
+fn victims(snapshot: &Snapshot, index: usize, group: &Group) -> Vec<NodeName> {
+    let mut members: Vec<(&NodeName, &Host)> = snapshot
+        .hosts
+        .iter()
+        .filter(|(_, host)| host.group == index && host.compute.ownership == Ownership::Ours)
+        .collect();
+    members.sort_by_key(|(name, host)| {
+        let chosen = snapshot.removals.replace.contains(*name);
+        (!chosen, !is_leaving(snapshot, name), has_joined(host), Reverse(natural(name)))
+    });
+    let replaced = members.iter().filter(|(name, _)| snapshot.removals.replace.contains(*name)).count();
+    let begun = members.iter().filter(|(name, _)| is_leaving(snapshot, name)).count();
+    let surplus = members.len().saturating_sub(group.count);
+    members.into_iter().take(surplus.max(replaced).max(begun)).map(|(name, _)| name.clone()).collect()
+}
+
+fn view(snapshot: &Snapshot) -> Option<&ClusterView> {
+    match &snapshot.cluster {
+        Cluster::There(view) => Some(view),
+        Cluster::None | Cluster::Silent(_) => None,
+    }
+}
+
+/// Whether its removal was begun.
+fn is_leaving(snapshot: &Snapshot, name: &NodeName) -> bool {
+    view(snapshot)
+        .and_then(|view| view.nodes.get(name))
+        .is_some_and(|node| node.annotations.contains_key(REMOVING))
+}
+
+fn has_joined(host: &Host) -> bool {
+    host.seen().is_none_or(|report| report.kubeadm != KubeadmState::None)
+}
+
+enum Obstacle {
+    Wait(String),
+    Block(String),
+}
+
+/// Why a host cannot go now.
+fn obstacle(snapshot: &Snapshot, name: &NodeName, decision: &Decision) -> Option<Obstacle> {
+    let host = snapshot.hosts.get(name)?;
+    let group = snapshot.groups.get(host.group)?;
+    let given_up = snapshot.removals.replace.contains(name);
+    if host.seen().is_none() && !given_up {
+        return Some(Obstacle::Block(format!(
+            "it is to go, but does not answer: switch it on, or give it up with `infrop node replace {name}`"
+        )));
+    }
+    let view = match &snapshot.cluster {
+        Cluster::None => return None,
+        Cluster::Silent(why) => return Some(Obstacle::Wait(format!("the API does not answer: {why}"))),
+        Cluster::There(view) => view,
+    };
+    if group.role != Role::ControlPlane {
+        return None;
+    }
+    let other_removal =
+        |action: &Action| matches!(action, Action::Remove(other) if is_control_plane(snapshot, other));
+    if snapshot.control_plane_busy || decision.actions.iter().any(other_removal) {
+        return Some(Obstacle::Wait("control planes go and come one after the other".to_owned()));
+    }
+    // What is left has to be able to decide: a majority of those that stay has to be well.
+    let others = view.nodes.values().filter(|node| node.control_plane && node.name != *name);
+    let (stay, well) =
+        others.fold((0, 0), |(stay, well), node| (stay + 1, well + usize::from(node.ready.is_ok())));
+    if stay == 0 {
+        return Some(Obstacle::Block(
+            "it is the last control plane: `infrop destroy` ends a cluster".to_owned(),
+        ));
+    }
+    if well < stay / 2 + 1 {
+        return Some(Obstacle::Block(format!(
+            "without it {well} of {stay} control planes would be well, and etcd needs {}",
+            stay / 2 + 1
+        )));
+    }
+    None
+}
+
+fn is_control_plane(snapshot: &Snapshot, name: &NodeName) -> bool {
+    let group = snapshot.hosts.get(name).and_then(|host| snapshot.groups.get(host.group));
+    group.is_some_and(|group| group.role == Role::ControlPlane)
+}

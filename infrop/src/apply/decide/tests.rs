@@ -1,0 +1,367 @@
+//! Tables of what is decided.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use common::{metadata::InitializedMark, plan::Plan};
+
+use super::*;
+use crate::{
+    apply::snapshot::Removals,
+    cluster::{NodeView, REMOVING},
+    provider::{Compute, Power},
+};
+
+fn name(text: &str) -> NodeName {
+    text.parse().unwrap()
+}
+
+fn plan() -> Plan {
+    Plan::new([("kubelet".parse().unwrap(), "1.37.1".parse().unwrap())].into())
+}
+
+fn group(pool: &str, role: Role, count: usize) -> Group {
+    Group {
+        provider: "here".parse().unwrap(),
+        pool: pool.parse().unwrap(),
+        role,
+        count,
+        labels: BTreeMap::new(),
+        taints: None,
+        spares: Spares::Numbered,
+    }
+}
+
+/// How far a host is.
+#[derive(Clone, Copy, PartialEq)]
+enum At {
+    Booting,
+    Silent,
+    Bare,
+    Delivered,
+    Initialized,
+    Running,
+    Failed,
+    Joined,
+}
+
+fn host(name_text: &str, group: usize, control_plane: bool, at: At) -> Host {
+    let order = |step: At| at as u8 >= step as u8;
+    let report = HostReport {
+        boot_id: "b".into(),
+        owner: None,
+        agent_package: None,
+        delivered: order(At::Delivered).then(|| "digest".to_owned()),
+        initialized: order(At::Initialized).then(|| InitializedMark {
+            node: name(name_text),
+            plan: plan().id(),
+            at: "2026-01-01T00:00:00Z".parse().unwrap(),
+            boot_id: "b".into(),
+            agent_version: "0.1.0".into(),
+        }),
+        agent: None,
+        kubeadm: match at {
+            At::Running => KubeadmState::Running,
+            At::Failed => KubeadmState::Failed("error: no\n".into()),
+            At::Joined => KubeadmState::Done,
+            _ => KubeadmState::None,
+        },
+        joined: at == At::Joined,
+        control_plane: at == At::Joined && control_plane,
+    };
+    let pool = if control_plane { "cp" } else { "w" };
+    Host {
+        compute: Compute {
+            name: name(name_text),
+            pool: pool.parse().unwrap(),
+            address: "10.0.0.1".parse().unwrap(),
+            ownership: Ownership::Ours,
+            power: Power::On,
+        },
+        group,
+        report: match at {
+            At::Booting => None,
+            At::Silent => Some(Err("no route".into())),
+            _ => Some(Ok(report)),
+        },
+        wanted: Some(("digest".into(), plan().id())),
+    }
+}
+
+fn node(text: &str, control_plane: bool, ready: bool) -> NodeView {
+    NodeView {
+        name: name(text),
+        ready: if ready { Ok(()) } else { Err("no network".into()) },
+        cordoned: false,
+        control_plane,
+        kubelet: "v1.37.1".into(),
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+    }
+}
+
+/// Control planes and workers as wanted, with hosts `cp-…` and `w-…`.
+fn snapshot(planes: usize, workers: usize, hosts: &[(&str, At)]) -> Snapshot {
+    let hosts = hosts.iter().map(|(text, at)| {
+        let control_plane = text.starts_with("cp-");
+        (name(text), host(text, usize::from(!control_plane), control_plane, *at))
+    });
+    Snapshot {
+        groups: vec![group("cp", Role::ControlPlane, planes), group("w", Role::Worker, workers)],
+        hosts: hosts.collect(),
+        cluster: Cluster::None,
+        busy: BTreeSet::new(),
+        applying: false,
+        control_plane_busy: false,
+        failed: BTreeMap::new(),
+        cluster_failed: None,
+        kubeadm_failures: BTreeMap::new(),
+        removals: Removals { limit: 1, ..Removals::default() },
+    }
+}
+
+/// The same with a cluster in which every joined host is a Ready Node.
+fn with_cluster(mut snapshot: Snapshot) -> Snapshot {
+    let joined = snapshot.hosts.iter().filter(|(_, host)| host.seen().is_some_and(|report| report.joined));
+    let nodes = joined.map(|(name, host)| (name.clone(), node(name.as_str(), host.group == 0, true)));
+    snapshot.cluster = Cluster::There(ClusterView { nodes: nodes.collect(), pending: Vec::new() });
+    snapshot
+}
+
+fn actions(snapshot: &Snapshot) -> Vec<String> {
+    decide(snapshot).actions.iter().map(ToString::to_string).collect()
+}
+
+fn view_of(snapshot: &mut Snapshot) -> &mut ClusterView {
+    match &mut snapshot.cluster {
+        Cluster::There(view) => view,
+        _ => panic!("no cluster"),
+    }
+}
+
+#[test]
+fn from_nothing_all_computes_are_made_at_once() {
+    assert_eq!(actions(&snapshot(1, 2, &[])), ["create cp-1", "create w-1", "create w-2"]);
+}
+
+#[test]
+fn those_under_way_are_not_made_twice() {
+    let mut snapshot = snapshot(1, 2, &[]);
+    snapshot.busy = [name("cp-1"), name("w-2")].into();
+    assert_eq!(actions(&snapshot), ["create w-1"]);
+}
+
+#[test]
+fn every_host_goes_its_way_without_waiting_for_others() {
+    let snapshot = snapshot(
+        1,
+        3,
+        &[("cp-1", At::Initialized), ("w-1", At::Booting), ("w-2", At::Bare), ("w-3", At::Delivered)],
+    );
+    assert_eq!(
+        actions(&snapshot),
+        [
+            "make the cluster on cp-1",
+            "wait until w-1 answers",
+            "install node-agent on w-2",
+            "wait until w-3 has its software",
+        ]
+    );
+}
+
+#[test]
+fn one_control_plane_makes_the_cluster_and_only_if_no_other_can_have_made_one() {
+    use At::{Bare, Booting, Failed, Initialized, Joined, Running, Silent};
+    for (hosts, expected) in [
+        (
+            &[("cp-1", Initialized), ("cp-2", Initialized), ("cp-3", Initialized)][..],
+            Some("make the cluster on cp-1"),
+        ),
+        (&[("cp-2", Initialized), ("cp-10", Initialized), ("cp-3", Bare)], Some("make the cluster on cp-2")),
+        (&[("cp-1", Initialized), ("cp-2", Silent), ("cp-3", Initialized)], None),
+        (&[("cp-1", Initialized), ("cp-2", Booting), ("cp-3", Initialized)], None),
+        (&[("cp-1", Initialized), ("cp-2", Running), ("cp-3", Initialized)], None),
+        (&[("cp-1", Initialized), ("cp-2", Failed), ("cp-3", Initialized)], None),
+        (&[("cp-1", Initialized), ("cp-2", Joined), ("cp-3", Initialized)], None),
+        (&[("cp-1", Bare), ("cp-2", Initialized), ("cp-3", Initialized)], None),
+    ] {
+        let all = actions(&snapshot(3, 0, hosts));
+        let init = all.iter().find(|action| action.starts_with("make the cluster"));
+        assert_eq!(init.map(String::as_str), expected, "{all:?}");
+    }
+}
+
+#[test]
+fn a_silent_cluster_is_waited_for_and_never_made_anew() {
+    let mut snapshot =
+        snapshot(3, 1, &[("cp-1", At::Silent), ("cp-2", At::Initialized), ("cp-3", At::Initialized)]);
+    snapshot.cluster = Cluster::Silent("refused".into());
+    let decision = decide(&snapshot);
+    assert!(decision.actions.contains(&Action::AwaitApi));
+    assert!(!decision.actions.iter().any(|action| matches!(action, Action::Init(_) | Action::Join(..))));
+    snapshot.cluster_failed = Some("it never answered".into());
+    let decision = decide(&snapshot);
+    assert!(!decision.actions.contains(&Action::AwaitApi));
+    assert_eq!(decision.blocked["cluster"], "it never answered");
+}
+
+#[test]
+fn workers_join_together_and_control_planes_one_by_one() {
+    let hosts = [
+        ("cp-1", At::Joined),
+        ("cp-2", At::Initialized),
+        ("cp-3", At::Initialized),
+        ("w-1", At::Initialized),
+        ("w-2", At::Initialized),
+    ];
+    let mut snapshot = with_cluster(snapshot(3, 2, &hosts));
+    assert_eq!(
+        actions(&snapshot),
+        ["join cp-2 as a control plane", "join w-1 as a worker", "join w-2 as a worker",]
+    );
+    snapshot.busy = [name("cp-2")].into();
+    snapshot.control_plane_busy = true;
+    assert_eq!(actions(&snapshot), ["join w-1 as a worker", "join w-2 as a worker"]);
+    assert_eq!(decide(&snapshot).waiting[&name("cp-3")], "control planes join one after the other");
+}
+
+#[test]
+fn kubeadm_is_tried_three_times() {
+    let mut snapshot = with_cluster(snapshot(1, 1, &[("cp-1", At::Joined), ("w-1", At::Failed)]));
+    for failures in 0..3 {
+        snapshot.kubeadm_failures.insert(name("w-1"), failures);
+        assert_eq!(actions(&snapshot), ["remove what an unfinished kubeadm left on w-1"]);
+    }
+    snapshot.kubeadm_failures.insert(name("w-1"), 3);
+    let decision = decide(&snapshot);
+    assert!(decision.actions.is_empty());
+    assert_eq!(decision.blocked["w-1"], "kubeadm failed 3 times: error: no");
+}
+
+#[test]
+fn a_kubeadm_that_runs_is_waited_for() {
+    let snapshot = with_cluster(snapshot(1, 1, &[("cp-1", At::Joined), ("w-1", At::Running)]));
+    assert_eq!(actions(&snapshot), ["wait for kubeadm on w-1"]);
+}
+
+#[test]
+fn what_is_as_wanted_is_left_alone() {
+    let snapshot = with_cluster(snapshot(1, 1, &[("cp-1", At::Joined), ("w-1", At::Joined)]));
+    assert_eq!(decide(&snapshot), Decision::default());
+}
+
+#[test]
+fn nodes_get_labels_and_are_waited_for_and_objects_are_applied() {
+    let mut snapshot =
+        with_cluster(snapshot(1, 2, &[("cp-1", At::Joined), ("w-1", At::Joined), ("w-2", At::Joined)]));
+    let view = view_of(&mut snapshot);
+    view.nodes.remove(&name("w-2"));
+    view.nodes.get_mut(&name("cp-1")).unwrap().ready = Err("no network".into());
+    view.pending = vec!["DaemonSet x".into()];
+    snapshot.groups[1].labels = [("a".to_owned(), "b".to_owned())].into();
+    assert_eq!(
+        actions(&snapshot),
+        ["apply objects", "wait until cp-1 is Ready", "label w-1", "wait until w-2 is Ready",]
+    );
+}
+
+#[test]
+fn what_is_not_ours_is_not_touched() {
+    let mut snapshot =
+        snapshot(1, 3, &[("cp-1", At::Bare), ("w-1", At::Bare), ("w-2", At::Bare), ("w-3", At::Bare)]);
+    let ownership = |snapshot: &mut Snapshot, text: &str, ownership| {
+        snapshot.hosts.get_mut(&name(text)).unwrap().compute.ownership = ownership;
+    };
+    ownership(&mut snapshot, "w-1", Ownership::Foreign("someone".into()));
+    ownership(&mut snapshot, "w-2", Ownership::Unknown("no route".into()));
+    let report = snapshot.hosts.get_mut(&name("w-3")).unwrap().report.as_mut().unwrap().as_mut().unwrap();
+    report.joined = true;
+    let decision = decide(&snapshot);
+    assert_eq!(actions(&snapshot), ["install node-agent on cp-1"]);
+    assert!(decision.blocked["w-1"].contains("belongs to someone"));
+    assert!(decision.blocked["w-2"].contains("nobody knows"));
+    assert!(decision.blocked["w-3"].contains("a cluster that infrop did not make"));
+}
+
+#[test]
+fn a_node_without_a_compute_is_an_error_and_stays() {
+    let mut snapshot = with_cluster(snapshot(1, 0, &[("cp-1", At::Joined)]));
+    for ready in [true, false] {
+        view_of(&mut snapshot).nodes.insert(name("x"), node("x", false, ready));
+        let decision = decide(&snapshot);
+        assert!(decision.actions.is_empty() && decision.blocked["x"].contains("no provider has a compute"));
+    }
+}
+
+#[test]
+fn listed_hosts_are_taken_in_order_and_a_lack_is_said() {
+    let mut snapshot = snapshot(1, 3, &[("cp-1", At::Bare)]);
+    snapshot.groups[1].spares = Spares::Listed(vec![name("rack-b"), name("rack-a")]);
+    let decision = decide(&snapshot);
+    assert_eq!(actions(&snapshot), ["create rack-b", "create rack-a", "install node-agent on cp-1"]);
+    assert!(decision.blocked["pool w"].starts_with("1 more hosts are wanted"));
+}
+
+#[test]
+fn hosts_that_are_switched_off_are_switched_on() {
+    let mut snapshot = with_cluster(snapshot(1, 0, &[("cp-1", At::Joined)]));
+    snapshot.hosts.get_mut(&name("cp-1")).unwrap().compute.power = Power::Off;
+    assert_eq!(actions(&snapshot), ["switch cp-1 on"]);
+}
+
+#[test]
+fn surplus_hosts_go_those_begun_first_then_those_that_never_joined_then_the_highest_number() {
+    let hosts = [("cp-1", At::Joined), ("w-2", At::Joined), ("w-9", At::Joined), ("w-10", At::Joined)];
+    let mut snapshot = with_cluster(snapshot(1, 2, &hosts));
+    assert_eq!(actions(&snapshot), ["remove w-10"]);
+    let annotations = &mut view_of(&mut snapshot).nodes.get_mut(&name("w-2")).unwrap().annotations;
+    annotations.insert(REMOVING.to_owned(), "true".to_owned());
+    assert_eq!(actions(&snapshot), ["remove w-2"]);
+    view_of(&mut snapshot).nodes.get_mut(&name("w-2")).unwrap().annotations.clear();
+    snapshot.hosts.insert(name("w-9"), host("w-9", 1, false, At::Initialized));
+    view_of(&mut snapshot).nodes.remove(&name("w-9"));
+    assert_eq!(actions(&snapshot), ["remove w-9"]);
+}
+
+#[test]
+fn no_more_goes_than_allowed_and_then_nothing_does() {
+    let hosts = [("cp-1", At::Joined), ("w-1", At::Joined), ("w-2", At::Joined), ("w-3", At::Joined)];
+    let mut snapshot = with_cluster(snapshot(1, 1, &hosts));
+    let decision = decide(&snapshot);
+    assert!(decision.actions.is_empty(), "{decision:?}");
+    assert!(decision.blocked["w-3"].contains("--max-delete allows 1"));
+    snapshot.removals.limit = 2;
+    assert_eq!(actions(&snapshot), ["remove w-2", "remove w-3"]);
+    // One is done, one is under way: that is what was allowed.
+    snapshot.hosts.remove(&name("w-3"));
+    view_of(&mut snapshot).nodes.remove(&name("w-3"));
+    snapshot.removals.done = 1;
+    snapshot.busy = [name("w-2")].into();
+    assert_eq!(decide(&snapshot), Decision::default());
+}
+
+#[test]
+fn control_planes_go_one_by_one_and_never_below_a_majority() {
+    let hosts = [("cp-1", At::Joined), ("cp-2", At::Joined), ("cp-3", At::Joined)];
+    let mut snapshot = with_cluster(snapshot(1, 0, &hosts));
+    snapshot.removals.limit = 2;
+    assert_eq!(actions(&snapshot), ["remove cp-3"]);
+    assert!(decide(&snapshot).waiting[&name("cp-2")].contains("one after the other"));
+    view_of(&mut snapshot).nodes.get_mut(&name("cp-1")).unwrap().ready = Err("away".into());
+    assert!(decide(&snapshot).blocked["cp-3"].contains("etcd needs 2"));
+    let mut last = with_cluster(self::snapshot(0, 0, &[("cp-1", At::Joined)]));
+    last.removals.limit = 5;
+    assert!(decide(&last).blocked["cp-1"].contains("last control plane"));
+}
+
+#[test]
+fn a_dead_host_goes_only_if_it_is_given_up() {
+    let hosts = [("cp-1", At::Joined), ("w-1", At::Joined), ("w-2", At::Silent)];
+    let mut surplus = with_cluster(snapshot(1, 1, &hosts));
+    // One that never answered may have joined: the choice falls on the highest number.
+    assert!(decide(&surplus).blocked["w-2"].contains("infrop node replace w-2"));
+    surplus.removals.replace = [name("w-2")].into();
+    assert_eq!(actions(&surplus), ["remove w-2"]);
+    let mut replaced = with_cluster(snapshot(1, 2, &hosts));
+    replaced.removals.replace = [name("w-2")].into();
+    assert_eq!(actions(&replaced), ["remove w-2"]);
+}

@@ -1,0 +1,18 @@
+//! `infrop apply`: observe, decide, act, until there is nothing left to do.
+
+mod act;
+mod context;
+mod decide;
+mod observe;
+mod progress;
+mod run;
+mod snapshot;
+
+pub use self::{
+    context::Context,
+    decide::{Action, Decision, decide},
+    observe::{observe, sorted},
+    progress::{Event, Progress, Stage},
+    run::{Options, Outcome, Stop, run},
+    snapshot::{Cluster, ClusterView, Group, Host, Removals, Role, Snapshot},
+};

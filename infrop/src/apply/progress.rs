@@ -1,0 +1,52 @@
+//! What people and programs see of a run while it goes on.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use common::metadata::NodeName;
+
+use super::decide::Action;
+
+/// Something that happened.
+#[derive(Debug, Clone)]
+pub struct Event {
+    /// The host, if it is about one.
+    pub host: Option<NodeName>,
+    /// What.
+    pub what: String,
+    /// How far it is.
+    pub stage: Stage,
+}
+
+/// How far something is.
+#[derive(Debug, Clone)]
+pub enum Stage {
+    /// It begins.
+    Started,
+    /// Why it takes long.
+    Note(String),
+    /// It is done.
+    Done(Duration),
+    /// It failed.
+    Failed {
+        /// Why.
+        why: String,
+        /// Whether it is not tried again in this run.
+        last: bool,
+    },
+}
+
+impl Event {
+    /// Of an action.
+    pub fn new(action: &Action, stage: Stage) -> Self {
+        Self { host: action.host().cloned(), what: action.to_string(), stage }
+    }
+}
+
+/// Who shows it.
+pub trait Progress {
+    /// Something happened.
+    fn event(&self, event: &Event);
+
+    /// Who waits now, and for what.
+    fn waiting(&self, reasons: &BTreeMap<NodeName, String>);
+}

@@ -1,0 +1,280 @@
+//! The loop: whatever can be done is done at once, and each end is a reason to decide anew.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, anyhow};
+use futures::{StreamExt, future::LocalBoxFuture, stream::FuturesUnordered};
+use tokio::sync::watch;
+
+use super::{
+    act::{Found, Task},
+    context::Context,
+    decide::{Action, Decision, decide},
+    observe::{look_at_cluster, new_host, observe},
+    progress::{Event, Progress, Stage},
+    snapshot::{Cluster, Removals, Role, Snapshot},
+};
+use crate::{bootstrap::host::KubeadmState, cluster::Access};
+
+/// How often something that fails is tried before the host is left alone in this run.
+const ATTEMPTS: u32 = 3;
+
+/// The wait before the second attempt; twice as long before the third.
+const RETRY_DELAY: Duration = Duration::from_secs(2);
+
+/// How a run is to go.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// How long it may take.
+    pub timeout: Duration,
+    /// How many hosts are worked on at once.
+    pub parallel: usize,
+    /// What may be taken away.
+    pub removals: Removals,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// All is as wanted; how many things were done for that.
+    Done {
+        /// How many.
+        changes: usize,
+    },
+    /// Some of it cannot be done; the rest is.
+    Blocked {
+        /// What, and why.
+        reasons: BTreeMap<String, String>,
+    },
+    /// Time is up; what was still under way.
+    TimedOut {
+        /// What, and why it takes long.
+        unfinished: Vec<String>,
+    },
+    /// Someone asked it to stop.
+    Stopped,
+}
+
+struct Ended {
+    action: Action,
+    started: Instant,
+    result: anyhow::Result<Found>,
+}
+
+/// The state of a run.
+struct Run<'a> {
+    context: &'a Context,
+    progress: &'a dyn Progress,
+    snapshot: Snapshot,
+    access: Option<Access>,
+    attempts: BTreeMap<Action, u32>,
+    changes: usize,
+    stop: Stop,
+}
+
+/// Whether someone asked the run to stop.
+pub type Stop = watch::Receiver<bool>;
+
+/// Brings what is to what is wanted. When `stop` says so, nothing new is begun, waits end, and what is under way is
+/// brought to its end: the next run finds nothing half done.
+pub async fn run(
+    context: &Context,
+    options: &Options,
+    progress: &dyn Progress,
+    stop: Stop,
+) -> anyhow::Result<(Outcome, Snapshot, Option<Access>)> {
+    let (mut snapshot, access) = observe(context, options.parallel).await?;
+    snapshot.removals = options.removals.clone();
+    let mut run = Run { context, progress, snapshot, access, attempts: BTreeMap::new(), changes: 0, stop };
+    let deadline = tokio::time::Instant::now() + options.timeout;
+    let mut running: FuturesUnordered<LocalBoxFuture<'_, Ended>> = FuturesUnordered::new();
+    let outcome = loop {
+        let decision = decide(&run.snapshot);
+        if !*run.stop.borrow() {
+            for action in &decision.actions {
+                if running.len() < options.parallel {
+                    running.push(run.start(action.clone()));
+                }
+            }
+        }
+        progress.waiting(&decision.waiting);
+        let next = tokio::time::timeout_at(deadline, running.next());
+        match next.await {
+            Err(_) => {
+                let unfinished = run.snapshot.busy.iter().map(ToString::to_string).collect();
+                break Outcome::TimedOut { unfinished };
+            }
+            Ok(Some(ended)) => run.take_in(ended).await?,
+            Ok(None) if *run.stop.borrow() => break Outcome::Stopped,
+            Ok(None) => break run.finish(&decision),
+        }
+    };
+    drop(running);
+    Ok((outcome, run.snapshot, run.access))
+}
+
+impl<'a> Run<'a> {
+    /// Begins an action; the snapshot knows that it is under way.
+    fn start(&mut self, action: Action) -> LocalBoxFuture<'a, Ended> {
+        match action.host() {
+            Some(host) => drop(self.snapshot.busy.insert(host.clone())),
+            None => self.snapshot.applying = true,
+        }
+        if is_exclusive(&self.snapshot, &action) {
+            self.snapshot.control_plane_busy = true;
+        }
+        if !action.is_wait() {
+            self.changes += 1;
+        }
+        let attempt = self.attempts.get(&action).copied().unwrap_or(0);
+        let progress = self.progress;
+        progress.event(&Event::new(&action, Stage::Started));
+        let note_action = action.clone();
+        let note = move |text: String| progress.event(&Event::new(&note_action, Stage::Note(text)));
+        let task = Task {
+            context: self.context,
+            snapshot: self.snapshot.clone(),
+            access: self.access.clone(),
+            note: Box::new(note),
+        };
+        let mut stop = self.stop.clone();
+        Box::pin(async move {
+            let started = Instant::now();
+            if attempt > 0 {
+                tokio::time::sleep(RETRY_DELAY * attempt).await;
+            }
+            let asked = async {
+                // Without anyone who could ask, nobody does.
+                if !action.is_wait() || stop.wait_for(|stop| *stop).await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            };
+            let result = tokio::select! {
+                result = task.run(&action) => result,
+                () = asked => Err(anyhow!("stopped")),
+            };
+            Ended { action, started, result }
+        })
+    }
+
+    /// Learns from an action's end.
+    async fn take_in(&mut self, ended: Ended) -> anyhow::Result<()> {
+        let Ended { action, started, result } = ended;
+        match action.host() {
+            Some(host) => drop(self.snapshot.busy.remove(host)),
+            None => self.snapshot.applying = false,
+        }
+        if is_exclusive(&self.snapshot, &action) {
+            self.snapshot.control_plane_busy = false;
+        }
+        match result {
+            Ok(found) => {
+                self.progress.event(&Event::new(&action, Stage::Done(started.elapsed())));
+                self.learn(&action, found).await
+            }
+            Err(error) => {
+                self.fail(&action, &error);
+                Ok(())
+            }
+        }
+    }
+
+    async fn learn(&mut self, action: &Action, found: Found) -> anyhow::Result<()> {
+        match found {
+            Found::Compute(compute) => {
+                let known = self.snapshot.hosts.get(&compute.name).map(|host| host.group);
+                let index = match (action, known) {
+                    (Action::Create { group, .. }, _) => *group,
+                    (_, Some(group)) => group,
+                    _ => return Ok(()),
+                };
+                let group = self.snapshot.groups.get(index).context("a group that is not there")?;
+                let host = new_host(self.context, group, index, compute)?;
+                self.snapshot.hosts.insert(host.compute.name.clone(), host);
+            }
+            Found::Host(report) => {
+                let Some(name) = action.host() else { return Ok(()) };
+                if let KubeadmState::Failed(_) = report.kubeadm
+                    && ran_kubeadm(action)
+                {
+                    *self.snapshot.kubeadm_failures.entry(name.clone()).or_default() += 1;
+                }
+                let joined = report.kubeadm == KubeadmState::Done && ran_kubeadm(action);
+                if let Some(host) = self.snapshot.hosts.get_mut(name) {
+                    host.report = Some(Ok(*report));
+                }
+                if joined {
+                    let (cluster, access) = look_at_cluster(self.context, &self.snapshot).await;
+                    self.take_cluster(cluster, access);
+                }
+            }
+            Found::Gone => {
+                let Some(name) = action.host() else { return Ok(()) };
+                self.snapshot.hosts.remove(name);
+                self.snapshot.removals.done += 1;
+                self.snapshot.removals.replace.remove(name);
+                let (cluster, access) = look_at_cluster(self.context, &self.snapshot).await;
+                self.take_cluster(cluster, access);
+            }
+            Found::Cluster(seen) => {
+                let (cluster, access) = *seen;
+                self.take_cluster(cluster, access);
+            }
+        }
+        Ok(())
+    }
+
+    fn take_cluster(&mut self, cluster: Cluster, access: Option<Access>) {
+        self.snapshot.cluster = cluster;
+        if access.is_some() {
+            self.access = access;
+        }
+    }
+
+    /// Counts a failure; after the last attempt its host is left alone.
+    fn fail(&mut self, action: &Action, error: &anyhow::Error) {
+        let why = format!("{error:#}");
+        let attempts = self.attempts.entry(action.clone()).or_default();
+        *attempts += 1;
+        let last = *attempts >= ATTEMPTS || action.is_wait();
+        self.progress.event(&Event::new(action, Stage::Failed { why: why.clone(), last }));
+        if last {
+            let why = format!("cannot {action}: {why}");
+            match action.host() {
+                Some(host) => drop(self.snapshot.failed.insert(host.clone(), why)),
+                None => self.snapshot.cluster_failed = Some(why),
+            }
+        }
+    }
+
+    fn finish(&self, decision: &Decision) -> Outcome {
+        let mut reasons = decision.blocked.clone();
+        for (name, why) in &decision.waiting {
+            reasons.insert(name.to_string(), why.clone());
+        }
+        if reasons.is_empty() {
+            Outcome::Done { changes: self.changes }
+        } else {
+            Outcome::Blocked { reasons }
+        }
+    }
+}
+
+/// Whether control planes have to wait for it.
+fn is_exclusive(snapshot: &Snapshot, action: &Action) -> bool {
+    match action {
+        Action::Init(_) | Action::Join(_, Role::ControlPlane) => true,
+        Action::Remove(name) => {
+            let group = snapshot.hosts.get(name).and_then(|host| snapshot.groups.get(host.group));
+            group.is_some_and(|group| group.role == Role::ControlPlane)
+        }
+        _ => false,
+    }
+}
+
+fn ran_kubeadm(action: &Action) -> bool {
+    matches!(action, Action::Init(_) | Action::Join(..) | Action::AwaitKubeadm(_))
+}

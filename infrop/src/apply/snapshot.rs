@@ -1,0 +1,116 @@
+//! What is, beside what is wanted: all that a decision is made of.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use common::{metadata::NodeName, plan::PlanId};
+
+use crate::{
+    bootstrap::host::HostReport,
+    cluster::NodeView,
+    desired::{PoolName, ProviderName, Taint},
+    provider::{Compute, Spares},
+};
+
+/// What a group of hosts is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// Kubernetes itself.
+    ControlPlane,
+    /// Everything else.
+    Worker,
+}
+
+/// Hosts of one pool with one purpose, as wanted, and what the pool could still give.
+#[derive(Debug, Clone)]
+pub struct Group {
+    /// The provider's name.
+    pub provider: ProviderName,
+    /// The pool's name.
+    pub pool: PoolName,
+    /// What for.
+    pub role: Role,
+    /// How many.
+    pub count: usize,
+    /// Labels of its Nodes.
+    pub labels: BTreeMap<String, String>,
+    /// Taints its Nodes begin with; none for kubeadm's default.
+    pub taints: Option<Vec<Taint>>,
+    /// What the pool could still give.
+    pub spares: Spares,
+}
+
+/// A compute, and what is known of the host on it.
+#[derive(Debug, Clone)]
+pub struct Host {
+    /// The compute.
+    pub compute: Compute,
+    /// Its group, as an index.
+    pub group: usize,
+    /// What it says of itself; none before it was asked, an error's text if it did not answer.
+    pub report: Option<Result<HostReport, String>>,
+    /// What it is to have: the digest of a delivery, and the plan in it.
+    pub wanted: Option<(String, PlanId)>,
+}
+
+impl Host {
+    /// What it says of itself, if it answers.
+    pub fn seen(&self) -> Option<&HostReport> {
+        self.report.as_ref()?.as_ref().ok()
+    }
+}
+
+/// The cluster.
+#[derive(Debug, Clone)]
+pub enum Cluster {
+    /// No control plane of ours ever had one.
+    None,
+    /// There is one, and it does not answer.
+    Silent(String),
+    /// There is one.
+    There(ClusterView),
+}
+
+/// A cluster that answers.
+#[derive(Debug, Clone, Default)]
+pub struct ClusterView {
+    /// Its Nodes.
+    pub nodes: BTreeMap<NodeName, NodeView>,
+    /// Objects that it does not have yet in the wanted form, by title.
+    pub pending: Vec<String>,
+}
+
+/// Everything.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    /// What is wanted.
+    pub groups: Vec<Group>,
+    /// The hosts there are, by name.
+    pub hosts: BTreeMap<NodeName, Host>,
+    /// The cluster.
+    pub cluster: Cluster,
+    /// Hosts that something is being done with.
+    pub busy: BTreeSet<NodeName>,
+    /// Whether objects are being applied.
+    pub applying: bool,
+    /// Whether a kubeadm runs, or is about to, that others have to wait for: the first one, or a control plane's.
+    pub control_plane_busy: bool,
+    /// Hosts that are given up in this run, with the reason.
+    pub failed: BTreeMap<NodeName, String>,
+    /// Why the cluster as a whole is given up in this run.
+    pub cluster_failed: Option<String>,
+    /// How often kubeadm failed on a host in this run.
+    pub kubeadm_failures: BTreeMap<NodeName, u32>,
+    /// What may be taken away.
+    pub removals: Removals,
+}
+
+/// What a run may take away.
+#[derive(Debug, Clone, Default)]
+pub struct Removals {
+    /// How many computes in all.
+    pub limit: usize,
+    /// How many it took away so far.
+    pub done: usize,
+    /// Hosts that are to go although their group is not too large: others come in their place.
+    pub replace: BTreeSet<NodeName>,
+}

@@ -1,0 +1,76 @@
+//! node-agent on a host: its package, settings and metadata, delivered together.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use common::{metadata::Metadata, plan::PlanId};
+use sha2::{Digest, Sha256};
+
+use super::{error::Error, host::DELIVERED, ssh::Remote};
+
+/// Where the package lies on a host until it is installed.
+const PACKAGE: &str = "/var/lib/infrop/node-agent.deb";
+
+/// dpkg and a start of the service, on a slow host; a service that has to end a step first takes longer.
+const INSTALL_LIMIT: Duration = Duration::from_mins(10);
+
+/// The package, read once.
+#[derive(Debug, Clone)]
+pub struct AgentPackage {
+    bytes: Arc<Vec<u8>>,
+    /// The version of the agent in it.
+    pub version: String,
+}
+
+impl AgentPackage {
+    /// Reads the package at `path`.
+    pub fn read(path: &Path, version: &str) -> Result<Self, (PathBuf, std::io::Error)> {
+        let bytes = std::fs::read(path).map_err(|error| (path.to_owned(), error))?;
+        Ok(Self { bytes: Arc::new(bytes), version: version.to_owned() })
+    }
+}
+
+/// What a host is given.
+#[derive(Debug, Clone)]
+pub struct Delivery {
+    package: AgentPackage,
+    metadata: String,
+    settings: String,
+    /// Tells it from others.
+    pub digest: String,
+    /// The plan of its metadata.
+    pub plan: PlanId,
+}
+
+impl Delivery {
+    /// Of a package, settings (YAML) and metadata.
+    pub fn new(package: AgentPackage, settings: String, metadata: &Metadata) -> anyhow::Result<Self> {
+        let plan = metadata.plan()?.id();
+        let metadata = serde_yaml::to_string(metadata)?;
+        let mut hash = Sha256::new();
+        // The package by its own hash, so that no part can pass for the end of another.
+        hash.update(Sha256::digest(package.bytes.as_slice()));
+        hash.update(Sha256::digest(settings.as_bytes()));
+        hash.update(Sha256::digest(metadata.as_bytes()));
+        let digest = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Self { package, metadata, settings, digest, plan })
+    }
+}
+
+/// Puts all of it on a host and starts the agent. The mark comes last, so that half a delivery is none.
+pub async fn deliver(remote: &Remote, delivery: &Delivery) -> Result<(), Error> {
+    let Delivery { package, metadata, settings, digest, plan: _ } = delivery;
+    remote.write("/etc/node-agent/config.yaml", 0o644, settings.as_bytes()).await?;
+    // 600: metadata may one day name what is nobody's business.
+    remote.write("/etc/node-agent/metadata.yaml", 0o600, metadata.as_bytes()).await?;
+    remote.write(PACKAGE, 0o644, &package.bytes).await?;
+    let install = format!(
+        "export DEBIAN_FRONTEND=noninteractive\ndpkg --install {PACKAGE} >&2\nrm -f {PACKAGE}\n\
+         systemctl is-enabled --quiet node-agent\nsystemctl start node-agent"
+    );
+    remote.run("install node-agent", INSTALL_LIMIT, &install).await?;
+    remote.write(DELIVERED, 0o644, digest.as_bytes()).await
+}

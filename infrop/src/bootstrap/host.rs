@@ -1,0 +1,181 @@
+//! What a host says of itself: one script, one answer.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use common::{metadata::InitializedMark, state::State};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    error::Error,
+    kubeadm::{BEGUN, DONE, UNIT},
+    ssh::Remote,
+};
+
+/// The mark of ownership on hosts that a provider cannot mark otherwise.
+pub const OWNER: &str = "/var/lib/infrop/owner.json";
+
+/// Looking takes a fraction of a second; a host that swaps or has a full disk may be slow.
+const INSPECT_LIMIT: Duration = Duration::from_secs(30);
+
+/// Who uses a host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Owner {
+    /// The name of the infrastructure.
+    pub infrastructure: String,
+}
+
+/// What a host says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostReport {
+    /// The boot it is in.
+    pub boot_id: String,
+    /// Who uses it, as marked on it.
+    pub owner: Option<Owner>,
+    /// The version of the installed node-agent package.
+    pub agent_package: Option<String>,
+    /// The sha256 of its metadata, settings and package as infrop last delivered them.
+    pub delivered: Option<String>,
+    /// The mark that it reached its metadata's plan.
+    pub initialized: Option<InitializedMark>,
+    /// What its agent does.
+    pub agent: Option<State>,
+    /// What kubeadm did there.
+    pub kubeadm: KubeadmState,
+    /// Whether its kubelet has a credential of a cluster.
+    pub joined: bool,
+    /// Whether it runs an API server.
+    pub control_plane: bool,
+}
+
+/// What kubeadm did on a host, at infrop's request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KubeadmState {
+    /// Nothing.
+    None,
+    /// It runs.
+    Running,
+    /// It ended well.
+    Done,
+    /// It failed, or the host went down meanwhile; the end of what it said.
+    Failed(String),
+}
+
+/// What was delivered, written after all of it was.
+pub(super) const DELIVERED: &str = "/var/lib/infrop/delivered";
+
+fn script() -> String {
+    format!(
+        "say() {{ printf '%s=%s\\n' \"$1\" \"$(base64 --wrap=0)\"; }}\n\
+         file() {{ if test -e \"$2\"; then say \"$1\" < \"$2\"; fi; }}\n\
+         say boot < /proc/sys/kernel/random/boot_id\n\
+         file owner {OWNER}\n\
+         file delivered {DELIVERED}\n\
+         file initialized /var/lib/node-agent/initialized.json\n\
+         {{ dpkg-query --show --showformat='${{db:Status-Status}} ${{Version}}' node-agent 2>/dev/null || true; }} | say package\n\
+         {{ node-agent status -o json 2>/dev/null || true; }} | say agent\n\
+         file begun {BEGUN}\n\
+         file done {DONE}\n\
+         {{ systemctl show {UNIT} --property=ActiveState --property=SubState --value | tr '\\n' ' '; }} | say unit\n\
+         if test -e {BEGUN} -a ! -e {DONE}; then\n\
+             {{ journalctl --unit={UNIT} --output=cat --lines=15 --no-pager || true; }} | say log\n\
+         fi\n\
+         if test -e /etc/kubernetes/kubelet.conf; then echo yes | say joined; fi\n\
+         if test -e /etc/kubernetes/manifests/kube-apiserver.yaml; then echo yes | say controlplane; fi\n"
+    )
+}
+
+/// Asks a host.
+pub async fn inspect(remote: &Remote) -> Result<HostReport, Error> {
+    let text = remote.run("look at itself", INSPECT_LIMIT, &script()).await?;
+    parse(&text).map_err(|why| Error::Answer { host: remote.host().clone(), what: "what it is", why })
+}
+
+fn parse(text: &str) -> Result<HostReport, String> {
+    let mut answers = BTreeMap::new();
+    for line in text.lines() {
+        let (key, value) = line.split_once('=').ok_or_else(|| format!("no = in {line:?}"))?;
+        let bytes = BASE64.decode(value).map_err(|error| format!("{key}: {error}"))?;
+        answers.insert(key, String::from_utf8_lossy(&bytes).trim().to_owned());
+    }
+    let get = |key: &str| answers.get(key).filter(|value| !value.is_empty()).cloned();
+    fn json<T: serde::de::DeserializeOwned>(name: &str, text: Option<String>) -> Result<Option<T>, String> {
+        text.map(|text| serde_json::from_str(&text).map_err(|error| format!("{name}: {error}"))).transpose()
+    }
+    let agent_package =
+        get("package").and_then(|package| package.strip_prefix("installed ").map(str::to_owned));
+    let status: Option<serde_json::Value> = json("agent", get("agent"))?;
+    // Without a running service there is no state.
+    let agent = status
+        .and_then(|status| status.pointer("/service/state").cloned())
+        .filter(|state| !state.is_null())
+        .map(serde_json::from_value)
+        .transpose()
+        .map_err(|error| format!("agent: {error}"))?;
+    let unit = get("unit").unwrap_or_default();
+    let kubeadm = if answers.contains_key("done") {
+        KubeadmState::Done
+    } else if !answers.contains_key("begun") {
+        KubeadmState::None
+    } else if unit == "active running" {
+        KubeadmState::Running
+    } else {
+        KubeadmState::Failed(get("log").unwrap_or_default())
+    };
+    Ok(HostReport {
+        boot_id: get("boot").ok_or("no boot id")?,
+        owner: json("owner", get("owner"))?,
+        agent_package,
+        delivered: get("delivered"),
+        initialized: json("initialized", get("initialized"))?,
+        agent,
+        kubeadm,
+        joined: answers.contains_key("joined"),
+        control_plane: answers.contains_key("controlplane"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn say(pairs: &[(&str, &str)]) -> String {
+        pairs.iter().map(|(key, value)| format!("{key}={}\n", BASE64.encode(value))).collect()
+    }
+
+    #[test]
+    fn a_bare_host_has_a_boot_id_and_nothing_else() {
+        let report =
+            parse(&say(&[("boot", "b\n"), ("package", ""), ("agent", ""), ("unit", "inactive dead ")]))
+                .unwrap();
+        assert_eq!(report.boot_id, "b");
+        assert_eq!(report.kubeadm, KubeadmState::None);
+        assert!(report.agent_package.is_none() && report.agent.is_none() && !report.joined);
+    }
+
+    #[test]
+    fn what_kubeadm_did_is_told_by_marks_and_unit() {
+        for (marks, unit, expected) in [
+            (&["begun"][..], "active running ", KubeadmState::Running),
+            (&["begun"], "failed failed ", KubeadmState::Failed("why".into())),
+            // The host lost its power: nobody knows the unit any more.
+            (&["begun"], "inactive dead ", KubeadmState::Failed("why".into())),
+            (&["begun", "done"], "active exited ", KubeadmState::Done),
+            (&["begun", "done"], "inactive dead ", KubeadmState::Done),
+            (&[], "inactive dead ", KubeadmState::None),
+        ] {
+            let mut pairs = vec![("boot", "b"), ("unit", unit), ("log", "why")];
+            pairs.extend(marks.iter().map(|mark| (*mark, "init")));
+            assert_eq!(parse(&say(&pairs)).unwrap().kubeadm, expected, "{marks:?} {unit}");
+        }
+    }
+
+    #[test]
+    fn half_an_answer_is_an_error() {
+        assert!(parse("").is_err());
+        assert!(parse("boot").is_err());
+        assert!(parse("boot=%%%\n").is_err());
+        assert!(parse(&say(&[("boot", "b"), ("initialized", "{")])).is_err());
+    }
+}

@@ -1,0 +1,10 @@
+//! From a host that answers by SSH to a node of the cluster.
+
+pub mod agent;
+mod error;
+pub mod etcd;
+pub mod host;
+pub mod kubeadm;
+pub mod ssh;
+
+pub use self::error::Error;

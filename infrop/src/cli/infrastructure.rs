@@ -1,0 +1,149 @@
+//! What all commands about a document share: reading it, and finding what it needs on this computer.
+
+use std::{
+    collections::BTreeMap,
+    env,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use images::{
+    kubernetes::{self, Bundle, Request, Wish},
+    node,
+};
+use program::Program;
+
+use super::{DEFAULT_LABS, Shared};
+use crate::{
+    apply::Context,
+    bootstrap::{agent::AgentPackage, ssh::Connections},
+    desired::{self, Infrastructure, Provider as Wanted},
+    provider::{
+        Provider,
+        lab::{self, Store},
+        lab_computes::{LabComputes, Means},
+    },
+};
+
+/// The name of node-agent's program.
+const AGENT: &str = "node-agent";
+
+/// The version of infrop, and of the node-agent that goes with it.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// A release build of node-agent from nothing, on a slow computer.
+const BUILD_LIMIT: std::time::Duration = std::time::Duration::from_mins(30);
+
+/// The document, and what goes with it.
+#[derive(Debug, Args)]
+pub(super) struct DocumentArguments {
+    /// The infrastructure document.
+    #[arg(short, long, value_name = "FILE")]
+    file: PathBuf,
+
+    /// node-agent's program or Debian package [default: the program beside infrop].
+    #[arg(long, env = "INFROP_AGENT", value_name = "FILE")]
+    agent: Option<PathBuf>,
+
+    /// Where labs are kept.
+    #[arg(long, env = "INFROP_LAB_DIR", value_name = "DIR", default_value = DEFAULT_LABS)]
+    lab_dir: PathBuf,
+}
+
+impl DocumentArguments {
+    /// Reads the document.
+    pub(super) fn read(&self) -> Result<Infrastructure, desired::Problems> {
+        desired::read(&self.file)
+    }
+
+    /// Everything a run works with; what has to be built first is built.
+    pub(super) async fn context(
+        &self,
+        infrastructure: Infrastructure,
+        shared: &Shared,
+    ) -> anyhow::Result<Context> {
+        let connections = Arc::new(Connections::new()?);
+        let mut providers: BTreeMap<_, Box<dyn Provider>> = BTreeMap::new();
+        for (name, wanted) in &infrastructure.providers {
+            let provider: Box<dyn Provider> = match wanted {
+                Wanted::Lab(wanted) => {
+                    let owner = infrastructure.metadata.name.clone();
+                    let (means, bundle) = self.lab_means(&infrastructure, shared).await?;
+                    Box::new(LabComputes::new(name.clone(), owner, wanted, means, bundle)?)
+                }
+                Wanted::Static(_) => bail!("static providers are being built"),
+            };
+            providers.insert(name.clone(), provider);
+        }
+        let package = self.agent_package(shared).await?;
+        let directory = self.file.parent().unwrap_or(Path::new(""));
+        Context::new(infrastructure, directory, providers, connections, package)
+    }
+
+    async fn lab_means(
+        &self,
+        infrastructure: &Infrastructure,
+        shared: &Shared,
+    ) -> anyhow::Result<(Means, Bundle)> {
+        // Said before minutes of building.
+        if let Some(obstacle) = lab::obstacle() {
+            bail!(obstacle);
+        }
+        let root = node::ensure(&shared.cache, &shared.steps).await?;
+        let version = infrastructure.software.kubernetes.clone();
+        let request = Request { version, containerd: None, wish: Wish::default(), anew: false };
+        let bundle = kubernetes::build(&shared.cache, &request, &shared.steps).await?;
+        lab::ensure_tools(&shared.steps).await?;
+        let infrop = env::current_exe().context("cannot tell where this program is")?;
+        let means = Means { store: Store::new(&self.lab_dir), root, infrop, steps: shared.steps.clone() };
+        Ok((means, bundle))
+    }
+
+    /// node-agent's package: given, or made of a program.
+    async fn agent_package(&self, shared: &Shared) -> anyhow::Result<AgentPackage> {
+        let file = match &self.agent {
+            Some(file) => file.clone(),
+            None => program_beside_infrop(shared).await?,
+        };
+        let package = if file.extension().is_some_and(|extension| extension == "deb") {
+            file
+        } else {
+            let hash =
+                images::sha256_file(&file).with_context(|| format!("cannot read {}", file.display()))?;
+            let name = format!("{VERSION}-{}", hash.get(..16).unwrap_or(&hash));
+            let make = |staging: PathBuf| async move {
+                images::agent::package(&file, VERSION, &staging).await.map(|_| ())
+            };
+            let directory = shared.cache.produce("agent", &name, false, &shared.steps, make).await?;
+            let mut files = std::fs::read_dir(&directory)?;
+            files.next().context("the cached package of node-agent is not there")??.path()
+        };
+        AgentPackage::read(&package, VERSION).map_err(|(path, error)| {
+            anyhow::Error::from(error).context(format!("cannot read {}", path.display()))
+        })
+    }
+}
+
+/// The program that was built or installed with this infrop. Under `cargo run` it is built if need be: cargo only
+/// builds what it was asked for.
+async fn program_beside_infrop(shared: &Shared) -> anyhow::Result<PathBuf> {
+    let infrop = env::current_exe().context("cannot tell where this program is")?;
+    let program = infrop.with_file_name(AGENT);
+    if let (Some(cargo), Some(manifest)) = (env::var_os("CARGO"), env::var_os("CARGO_MANIFEST_DIR")) {
+        let directory = infrop.parent().and_then(Path::file_name).unwrap_or_default();
+        let mut build =
+            Program::new(cargo).args(["build", "--quiet", "--package", AGENT]).directory(manifest);
+        if directory == "release" {
+            build = build.arg("--release");
+        }
+        let target = infrop.parent().and_then(Path::parent).context("infrop is nowhere")?;
+        let build = build.arg("--target-dir").arg(target).timeout(BUILD_LIMIT);
+        shared.steps.step("build node-agent", build.run()).await?;
+    }
+    if program.is_file() {
+        return Ok(program);
+    }
+    bail!("there is no {AGENT} beside {}: name its program or package with --agent", infrop.display())
+}

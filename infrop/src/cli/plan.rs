@@ -1,0 +1,82 @@
+//! `infrop plan`: what `apply` would do, without doing it.
+
+use clap::Args;
+use serde::Serialize;
+
+use super::{
+    BAD_INPUT, CHANGES, DONE, Shared,
+    infrastructure::DocumentArguments,
+    output::{Output, print_json, table},
+};
+use crate::apply::{self, Decision};
+
+const HELP: &str = "\
+Looks at providers, hosts and cluster, and changes nothing. Steps that follow from others are shown as far as they are \
+certain.
+
+Exit codes: 0 nothing to do, 2 there is something to do, 1 failed, 64 bad input.";
+
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(super) struct PlanArguments {
+    #[command(flatten)]
+    document: DocumentArguments,
+
+    /// The form of the answer.
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: Output,
+}
+
+/// A step of the plan.
+#[derive(Debug, Serialize)]
+struct Row {
+    host: Option<String>,
+    what: String,
+    reason: Option<String>,
+}
+
+pub(super) async fn run(arguments: PlanArguments, shared: &Shared) -> anyhow::Result<u8> {
+    let PlanArguments { document, output } = arguments;
+    let infrastructure = match document.read() {
+        Ok(infrastructure) => infrastructure,
+        Err(problems) => {
+            eprint!("{problems}");
+            return Ok(BAD_INPUT);
+        }
+    };
+    let context = document.context(infrastructure, shared).await?;
+    let (snapshot, _) = apply::observe(&context, 32).await?;
+    let rows = rows(&apply::decide(&snapshot));
+    let code = if rows.is_empty() { DONE } else { CHANGES };
+    match output {
+        Output::Json => print_json(&rows)?,
+        Output::Text if rows.is_empty() => println!("Nothing to do: all is as the document says."),
+        Output::Text => {
+            let rows = rows
+                .into_iter()
+                .map(|row| [row.host.unwrap_or_default(), row.what, row.reason.unwrap_or_default()]);
+            println!("{}", table(["HOST", "STEP", "REASON"], rows));
+        }
+    }
+    Ok(code)
+}
+
+fn rows(decision: &Decision) -> Vec<Row> {
+    let Decision { actions, waiting, blocked } = decision;
+    let actions = actions.iter().map(|action| Row {
+        host: action.host().map(ToString::to_string),
+        what: action.to_string(),
+        reason: None,
+    });
+    let waiting = waiting.iter().map(|(name, why)| Row {
+        host: Some(name.to_string()),
+        what: "wait".to_owned(),
+        reason: Some(why.clone()),
+    });
+    let blocked = blocked.iter().map(|(subject, why)| Row {
+        host: Some(subject.clone()),
+        what: "nothing".to_owned(),
+        reason: Some(why.clone()),
+    });
+    actions.chain(waiting).chain(blocked).collect()
+}

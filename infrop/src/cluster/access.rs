@@ -1,0 +1,78 @@
+//! The administrator's way to the API.
+
+use std::time::Duration;
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use sha2::{Digest, Sha256};
+
+use super::error::Error;
+
+/// An API server that is there answers in a fraction of this.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The longest answer is a list of Nodes.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Every API server's certificate has this name, whatever way leads there.
+const SERVER_NAME: &str = "kubernetes";
+
+/// How this computer comes to the API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Route {
+    /// As hosts do.
+    Endpoint,
+    /// Through a port of this computer.
+    Port(u16),
+}
+
+/// An administrator of the cluster.
+#[derive(Clone)]
+pub struct Access {
+    /// Speaks to the API.
+    pub client: kube::Client,
+    /// For kubectl, with the way from this computer. Secret.
+    pub kubeconfig: secrecy::SecretString,
+    /// Of the cluster's CA, as kubeadm wants it.
+    pub ca_hash: String,
+}
+
+impl std::fmt::Debug for Access {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Access").field("ca_hash", &self.ca_hash).finish_non_exhaustive()
+    }
+}
+
+impl Access {
+    /// With `admin.conf` of a control plane.
+    pub async fn new(admin_conf: &str, route: &Route) -> Result<Self, Error> {
+        // Only the first call of the process installs it; all are equal.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let unusable = |error: &dyn std::fmt::Display| Error::Kubeconfig(error.to_string());
+        let mut kubeconfig = Kubeconfig::from_yaml(admin_conf).map_err(|error| unusable(&error))?;
+        for cluster in kubeconfig.clusters.iter_mut().filter_map(|named| named.cluster.as_mut()) {
+            if let Route::Port(port) = route {
+                cluster.server = Some(format!("https://127.0.0.1:{port}"));
+            }
+            cluster.tls_server_name = Some(SERVER_NAME.to_owned());
+        }
+        let text = serde_yaml::to_string(&kubeconfig).map_err(|error| unusable(&error))?;
+        let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+            .await
+            .map_err(|error| unusable(&error))?;
+        config.connect_timeout = Some(CONNECT_TIMEOUT);
+        config.read_timeout = Some(READ_TIMEOUT);
+        let ca = config.root_cert.as_ref().and_then(|certificates| certificates.first());
+        let ca_hash = hash(ca.ok_or_else(|| Error::Kubeconfig("it has no CA".to_owned()))?)?;
+        let client = kube::Client::try_from(config).map_err(|error| unusable(&error))?;
+        Ok(Self { client, kubeconfig: text.into(), ca_hash })
+    }
+}
+
+/// The hash of a certificate's public key.
+fn hash(der: &[u8]) -> Result<String, Error> {
+    // kube gives DER; a PEM would be a change of kube's that must not pass unnoticed.
+    let (_, certificate) = x509_parser::parse_x509_certificate(der)
+        .map_err(|error| Error::Kubeconfig(format!("its CA is no certificate: {error}")))?;
+    let digest = Sha256::digest(certificate.tbs_certificate.subject_pki.raw);
+    Ok(format!("sha256:{}", digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>()))
+}

@@ -1,0 +1,60 @@
+//! What can go wrong with the API.
+
+use std::time::Duration;
+
+use common::metadata::NodeName;
+
+/// What went wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A request failed.
+    #[error("cannot {what}")]
+    Api {
+        /// What was attempted.
+        what: String,
+        /// Why it failed.
+        source: Box<kube::Error>,
+    },
+    /// The administrator's kubeconfig cannot be used.
+    #[error("the cluster's admin.conf cannot be used: {0}")]
+    Kubeconfig(String),
+    /// A manifest is not what it should be.
+    #[error("{file}: {why}")]
+    Manifest {
+        /// Its file.
+        file: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// Pods that did not go.
+    #[error("{node} is not empty after {} s: {state}", .after.as_secs())]
+    Drain {
+        /// The Node.
+        node: NodeName,
+        /// How long it was tried.
+        after: Duration,
+        /// What is left, and why.
+        state: String,
+    },
+    /// No randomness.
+    #[error("cannot read random bytes")]
+    Random(#[from] std::io::Error),
+}
+
+/// Says what was attempted.
+pub(super) trait Attempt<T> {
+    fn to(self, what: impl Into<String>) -> Result<T, Error>;
+}
+
+impl<T> Attempt<T> for Result<T, kube::Error> {
+    fn to(self, what: impl Into<String>) -> Result<T, Error> {
+        self.map_err(|source| Error::Api { what: what.into(), source: Box::new(source) })
+    }
+}
+
+impl Error {
+    /// Whether the API does not answer at all, as opposed to an answer that is no.
+    pub fn is_silence(&self) -> bool {
+        matches!(self, Self::Api { source, .. } if !matches!(**source, kube::Error::Api(_)))
+    }
+}

@@ -1,0 +1,111 @@
+//! Nodes, as far as bringing a cluster up needs to know them.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use common::metadata::NodeName;
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api, ResourceExt,
+    api::{ListParams, Patch, PatchParams},
+};
+
+use super::error::{Attempt, Error};
+
+/// What a control plane's Node is labelled with, by kubeadm.
+const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
+
+/// Between two looks at a Node that is not Ready yet.
+const READY_INTERVAL: Duration = Duration::from_millis(500);
+
+/// A Node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeView {
+    /// Its name.
+    pub name: NodeName,
+    /// Whether the kubelet says that it can run pods, and why not.
+    pub ready: Result<(), String>,
+    /// Whether pods may not come.
+    pub cordoned: bool,
+    /// Whether it is a control plane.
+    pub control_plane: bool,
+    /// The kubelet's version.
+    pub kubelet: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Its annotations.
+    pub annotations: BTreeMap<String, String>,
+}
+
+impl NodeView {
+    fn new(node: &Node) -> Option<Self> {
+        let status = node.status.as_ref();
+        let condition = status
+            .and_then(|status| status.conditions.as_ref())
+            .and_then(|conditions| conditions.iter().find(|condition| condition.type_ == "Ready"));
+        let ready = match condition {
+            Some(condition) if condition.status == "True" => Ok(()),
+            Some(condition) => {
+                Err(condition.message.clone().unwrap_or_else(|| "it does not say why".to_owned()))
+            }
+            None => Err("its kubelet has not reported yet".to_owned()),
+        };
+        Some(Self {
+            name: node.name_any().parse().ok()?,
+            ready,
+            cordoned: node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false),
+            control_plane: node.labels().contains_key(CONTROL_PLANE),
+            kubelet: status
+                .and_then(|status| status.node_info.as_ref())
+                .map(|info| info.kubelet_version.clone())
+                .unwrap_or_default(),
+            labels: node.labels().clone(),
+            annotations: node.annotations().clone(),
+        })
+    }
+}
+
+/// All Nodes, by name.
+pub async fn list(client: &kube::Client) -> Result<BTreeMap<NodeName, NodeView>, Error> {
+    let nodes = Api::<Node>::all(client.clone()).list(&ListParams::default()).await.to("list the Nodes")?;
+    Ok(nodes.iter().filter_map(NodeView::new).map(|node| (node.name.clone(), node)).collect())
+}
+
+/// Waits until a Node is Ready; gives it as it last was after `limit`.
+pub async fn wait_until_ready(
+    client: &kube::Client,
+    name: &NodeName,
+    limit: Duration,
+) -> Result<Option<NodeView>, Error> {
+    let api = Api::<Node>::all(client.clone());
+    let deadline = tokio::time::Instant::now() + limit;
+    loop {
+        let seen = api.get_opt(name.as_str()).await.to(format!("read the Node {name}"));
+        match seen {
+            Ok(node) => {
+                let node = node.as_ref().and_then(NodeView::new);
+                let ready = node.as_ref().is_some_and(|node| node.ready.is_ok());
+                if ready || tokio::time::Instant::now() > deadline {
+                    return Ok(node);
+                }
+            }
+            // A control plane that grows does not answer for a while.
+            Err(error) if error.is_silence() && tokio::time::Instant::now() < deadline => {}
+            Err(error) => return Err(error),
+        }
+        tokio::time::sleep(READY_INTERVAL).await;
+    }
+}
+
+/// Gives a Node labels; others stay.
+pub async fn label(
+    client: &kube::Client,
+    name: &NodeName,
+    labels: &BTreeMap<String, String>,
+) -> Result<(), Error> {
+    let patch = serde_json::json!({ "metadata": { "labels": labels } });
+    let api = Api::<Node>::all(client.clone());
+    api.patch(name.as_str(), &PatchParams::default(), &Patch::Merge(patch))
+        .await
+        .to(format!("label the Node {name}"))?;
+    Ok(())
+}

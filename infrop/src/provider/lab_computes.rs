@@ -1,0 +1,323 @@
+//! Lab hosts as computes: one lab per infrastructure, of the same name, on this computer.
+
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+};
+
+use anyhow::{Context as _, bail};
+use common::metadata::{Configuration, ImageArchive, Key, NodeName, Repository};
+use futures::future::BoxFuture;
+use images::{
+    kubernetes::{Bundle, Manifest},
+    steps::Steps,
+};
+use serde_json::{Map, Value, json};
+use tokio::sync::Mutex;
+
+use super::{
+    Compute, Error, HostDefaults, Ownership, Pool, Power, Provider, Spares,
+    lab::{self, Lab, LabName, Lifetime, Plan, Store},
+};
+use crate::{
+    bootstrap::ssh::Access,
+    cluster::Route,
+    desired::{InfrastructureName, LabProvider, PoolName, ProviderName},
+};
+
+/// Where hosts see bundles.
+const BUNDLES: &str = "/opt/infrop/bundles";
+
+/// What a lab needs of this computer.
+#[derive(Debug, Clone)]
+pub struct Means {
+    /// All labs.
+    pub store: Store,
+    /// The root file system of hosts.
+    pub root: PathBuf,
+    /// The infrop program, which supervises labs.
+    pub infrop: PathBuf,
+    /// Where progress goes.
+    pub steps: Steps,
+}
+
+/// Lab hosts as computes.
+#[derive(Debug)]
+pub struct LabComputes {
+    provider: ProviderName,
+    owner: InfrastructureName,
+    lab: LabName,
+    pools: BTreeSet<PoolName>,
+    means: Means,
+    bundle: Bundle,
+    defaults: HostDefaults,
+    /// Making the lab, or starting it, is done by one at a time.
+    making: Mutex<()>,
+}
+
+impl LabComputes {
+    /// Of a provider of the document.
+    pub fn new(
+        provider: ProviderName,
+        owner: InfrastructureName,
+        wanted: &LabProvider,
+        means: Means,
+        bundle: Bundle,
+    ) -> anyhow::Result<Self> {
+        let lab = owner.as_str().parse()?;
+        let defaults = defaults(bundle.manifest())?;
+        let pools = wanted.pools.keys().cloned().collect();
+        Ok(Self { provider, owner, lab, pools, means, bundle, defaults, making: Mutex::default() })
+    }
+
+    fn error(&self, what: impl Into<String>) -> impl FnOnce(anyhow::Error) -> Error {
+        let (provider, what) = (self.provider.clone(), what.into());
+        move |source| Error { provider, what, source }
+    }
+
+    /// The lab, if there is one and it is ours.
+    fn find(&self) -> anyhow::Result<Option<lab::Summary>> {
+        let summary = match self.means.store.summary(&self.lab) {
+            Err(lab::Error::NoLab(_)) => return Ok(None),
+            summary => summary?,
+        };
+        match &summary.definition.owner {
+            Some(owner) if owner == self.owner.as_str() => Ok(Some(summary)),
+            _ => bail!(
+                "there is a lab {} that was not made for this infrastructure: rename the infrastructure, or end the \
+                 lab with `infrop lab destroy {}`",
+                self.lab,
+                self.lab
+            ),
+        }
+    }
+
+    /// The lab, running; it is made or started if need be.
+    async fn ensure(&self) -> anyhow::Result<Lab> {
+        let _making = self.making.lock().await;
+        let Means { store, root, infrop, steps } = &self.means;
+        let lab = match self.find()? {
+            Some(summary) if summary.running => Lab::open(store, &self.lab)?,
+            Some(_) => Lab::start(store, &self.lab).await?,
+            None => {
+                let plan = Plan {
+                    name: self.lab.clone(),
+                    owner: Some(self.owner.to_string()),
+                    hosts: Vec::new(),
+                    root: root.clone(),
+                    lifetime: Lifetime::Kept,
+                    infrop: infrop.clone(),
+                };
+                Lab::create(store, plan, steps).await?
+            }
+        };
+        lab.offer(&self.bundle.manifest().kubernetes.to_string(), self.bundle.path()).await?;
+        Ok(lab)
+    }
+
+    async fn look(&self) -> anyhow::Result<Vec<Compute>> {
+        let Some(summary) = self.find()? else { return Ok(Vec::new()) };
+        let status = if summary.running {
+            Some(Lab::open(&self.means.store, &self.lab)?.status().await?)
+        } else {
+            None
+        };
+        let mut computes = Vec::new();
+        for host in &summary.definition.hosts {
+            let running = status
+                .iter()
+                .flat_map(|status| &status.hosts)
+                .any(|seen| seen.name == host.name && seen.running);
+            let name = host.name.as_str();
+            let Some(pool) = self.pools.iter().find(|pool| is_of(pool, name)) else {
+                bail!("the lab {} has a host {name} that is of no pool of the document", self.lab);
+            };
+            computes.push(Compute {
+                name: name.parse()?,
+                pool: pool.clone(),
+                address: IpAddr::V4(host.address),
+                ownership: Ownership::Ours,
+                power: if running { Power::On } else { Power::Off },
+            });
+        }
+        Ok(computes)
+    }
+}
+
+/// Whether a host is of a pool, by its name.
+fn is_of(pool: &PoolName, host: &str) -> bool {
+    let number = host.strip_prefix(pool.as_str()).and_then(|rest| rest.strip_prefix('-'));
+    number.is_some_and(|number| number.parse::<u32>().is_ok())
+}
+
+impl Provider for LabComputes {
+    fn observe(&self) -> BoxFuture<'_, Result<Vec<Pool>, Error>> {
+        Box::pin(async {
+            let computes = self.look().await.map_err(self.error("look at the lab"))?;
+            let pool = |name: &PoolName| Pool {
+                provider: self.provider.clone(),
+                name: name.clone(),
+                computes: computes.iter().filter(|compute| compute.pool == *name).cloned().collect(),
+                spares: Spares::Numbered,
+            };
+            Ok(self.pools.iter().map(pool).collect())
+        })
+    }
+
+    fn create<'a>(&'a self, pool: &'a PoolName, name: &'a NodeName) -> BoxFuture<'a, Result<Compute, Error>> {
+        Box::pin(async move {
+            let made = async {
+                let host = self.ensure().await?.add_host(&name.as_str().parse()?).await?;
+                anyhow::Ok(Compute {
+                    name: name.clone(),
+                    pool: pool.clone(),
+                    address: IpAddr::V4(host.address),
+                    ownership: Ownership::Ours,
+                    power: Power::On,
+                })
+            };
+            made.await.map_err(self.error(format!("make {name}")))
+        })
+    }
+
+    fn delete<'a>(&'a self, compute: &'a Compute) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let removed = async {
+                self.ensure().await?.remove_host(&compute.name.as_str().parse()?).await?;
+                anyhow::Ok(())
+            };
+            removed.await.map_err(self.error(format!("remove {}", compute.name)))
+        })
+    }
+
+    fn power<'a>(&'a self, compute: &'a Compute, power: Power) -> BoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let switched = async {
+                let switch = match power {
+                    Power::On => lab::Power::On,
+                    Power::Off => lab::Power::Off,
+                    Power::Unknown => bail!("nobody can switch a host to that"),
+                };
+                self.ensure().await?.power(&compute.name.as_str().parse()?, switch).await?;
+                Ok(())
+            };
+            switched.await.map_err(self.error(format!("switch {}", compute.name)))
+        })
+    }
+
+    fn release(&self) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(async {
+            let released = async {
+                if self.find()?.is_some() {
+                    Lab::destroy(&self.means.store, &self.lab).await?;
+                }
+                anyhow::Ok(())
+            };
+            released.await.map_err(self.error("end the lab"))
+        })
+    }
+
+    fn access(&self, compute: &Compute) -> Result<Access, Error> {
+        let lab = Lab::open(&self.means.store, &self.lab).map_err(anyhow::Error::from);
+        let lab = lab.map_err(self.error(format!("reach {}", compute.name)))?;
+        let destination = compute.name.to_string();
+        Ok(Access { destination, config: Some(lab.ssh_config()), ..Access::default() })
+    }
+
+    fn route(&self, address: SocketAddr) -> BoxFuture<'_, Result<Route, Error>> {
+        Box::pin(async move {
+            let led = async {
+                let lab = Lab::open(&self.means.store, &self.lab)?;
+                let SocketAddr::V4(address) = address else { bail!("lab hosts have no addresses of IPv6") };
+                lab.lead_api(address).await?;
+                anyhow::Ok(Route::Port(lab.status().await?.api_port))
+            };
+            led.await.map_err(self.error("lead a port to the API"))
+        })
+    }
+
+    fn defaults(&self) -> &HostDefaults {
+        &self.defaults
+    }
+}
+
+/// What hosts that share this computer's kernel need: no systemd above them, perhaps cgroup v1, swap unknown, and
+/// everything from the bundle.
+fn defaults(bundle: &Manifest) -> anyhow::Result<HostDefaults> {
+    let apt = format!("{BUNDLES}/{{kubernetes}}/apt");
+    let repository = Repository {
+        name: "bundle".parse()?,
+        uri: format!("file:{apt}").parse()?,
+        suite: "./".parse()?,
+        components: Vec::new(),
+        key: Key::KeyFile(format!("{apt}/repository.asc").parse()?),
+    };
+    let containerd = bundle.components.get("containerd").context("the bundle has no containerd")?;
+    let configuration = Configuration {
+        containerd_config: Some(containerd_config(bundle)?),
+        images: Some(images(bundle)?),
+        ..Configuration::default()
+    };
+    Ok(HostDefaults {
+        kubelet: fields(json!({
+            "cgroupDriver": "cgroupfs",
+            "failCgroupV1": false,
+            "failSwapOn": false,
+            "localStorageCapacityIsolation": false,
+        })),
+        // nf_conntrack_max is the computer's.
+        kube_proxy: fields(json!({ "conntrack": { "maxPerCore": 0, "min": 0 } })),
+        ignore_preflight_errors: [
+            "FileContent--proc-sys-net-bridge-bridge-nf-call-iptables",
+            "Swap",
+            "SystemVerification",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
+        versions: [("containerd".parse()?, containerd.parse()?)].into(),
+        repositories: vec![repository],
+        bundle: Some(format!("{BUNDLES}/{{kubernetes}}").parse()?),
+        configuration,
+    })
+}
+
+fn fields(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    }
+}
+
+/// The bundle's images, as its hosts see them.
+fn images(bundle: &Manifest) -> anyhow::Result<Vec<ImageArchive>> {
+    let mut archives = Vec::new();
+    for image in &bundle.images {
+        let entry = bundle
+            .files
+            .get(&image.file)
+            .with_context(|| format!("the bundle does not list {}", image.file))?;
+        archives.push(ImageArchive {
+            name: image.name.parse()?,
+            file: format!("{BUNDLES}/{}/{}", bundle.kubernetes, image.file).into(),
+            sha256: entry.sha256.parse()?,
+        });
+    }
+    Ok(archives)
+}
+
+/// Without `CAP_SYS_RESOURCE` an OOM score cannot be lowered; the pause image is the bundle's.
+fn containerd_config(bundle: &Manifest) -> anyhow::Result<String> {
+    let pause = bundle.images.iter().find(|image| image.name.contains("/pause:"));
+    let pause = &pause.context("the bundle has no pause image")?.name;
+    Ok(format!(
+        "version = 3\n\
+         [plugins.'io.containerd.cri.v1.runtime']\n  restrict_oom_score_adj = true\n  \
+         [plugins.'io.containerd.cri.v1.runtime'.cni]\n    bin_dirs = ['/usr/lib/cni']\n    \
+         conf_dir = '/etc/cni/net.d'\n  \
+         [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\n    \
+         runtime_type = 'io.containerd.runc.v2'\n    \
+         [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]\n      SystemdCgroup = false\n\
+         [plugins.'io.containerd.cri.v1.images'.pinned_images]\n  sandbox = '{pause}'\n"
+    ))
+}
