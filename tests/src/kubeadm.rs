@@ -33,7 +33,7 @@ impl<'a> Cluster<'a> {
     /// Installs a version's packages and images on all hosts and initializes the first one.
     pub async fn init(lab: &'a TestLab, version: &KubernetesVersion) -> anyhow::Result<Self> {
         let hosts: Vec<String> =
-            lab.lab().definition().hosts.iter().map(|host| host.name.to_string()).collect();
+            lab.lab().definition()?.hosts.iter().map(|host| host.name.to_string()).collect();
         let first = hosts.first().context("a cluster needs a host")?.clone();
         let cluster = Self { lab, first };
         try_join_all(hosts.iter().map(async |host| {
@@ -95,7 +95,7 @@ impl<'a> Cluster<'a> {
 
     /// Gives every node its pod network: a bridge on each host, and routes between hosts.
     pub async fn connect_pods(&self) -> anyhow::Result<()> {
-        let hosts = &self.lab.lab().definition().hosts;
+        let hosts = &self.lab.lab().definition()?.hosts;
         let mut subnets = Vec::new();
         for host in hosts {
             let query = format!("get node {} -o jsonpath={{.spec.podCIDR}}", host.name);
@@ -268,7 +268,7 @@ impl<'a> Cluster<'a> {
     }
 
     fn address(&self, host: &str) -> anyhow::Result<Ipv4Addr> {
-        Ok(self.lab.lab().definition().host(&host.parse()?)?.address)
+        Ok(self.lab.lab().definition()?.host(&host.parse()?)?.address)
     }
 
     fn endpoint(&self) -> anyhow::Result<String> {

@@ -10,7 +10,7 @@ use std::{
 use anyhow::Context;
 use futures::FutureExt;
 use images::{node, steps::Steps};
-use infrop::provider::lab::{HostName, Lab, Lifetime, Plan, Power, Share, Store};
+use infrop::provider::lab::{BUNDLES_ON_HOSTS, HostName, Lab, Lifetime, Plan, Power, Store};
 
 use crate::{bundles, infrop_path};
 
@@ -18,7 +18,7 @@ use crate::{bundles, infrop_path};
 const STORE: &str = "/var/tmp/infrop-test-labs";
 
 /// Where hosts see the bundles, one directory per version.
-pub const BUNDLES: &str = "/opt/infrop/bundles";
+pub const BUNDLES: &str = BUNDLES_ON_HOSTS;
 
 /// Hosts of a test.
 #[derive(Debug)]
@@ -61,23 +61,24 @@ impl TestLab {
 
     async fn create(name: &str, hosts: &[&str]) -> anyhow::Result<Self> {
         let steps = Steps::stderr();
-        let shares = bundles::pinned()?
-            .iter()
-            .map(|bundle| Share {
-                source: bundle.path().to_owned(),
-                target: Path::new(BUNDLES).join(bundle.manifest().kubernetes.to_string()),
-            })
-            .collect();
         let plan = Plan {
             name: format!("{name}-{}", std::process::id()).parse()?,
             hosts: hosts.iter().map(|host| host.parse()).collect::<Result<_, _>>()?,
+            owner: None,
             root: node::ensure(&bundles::cache()?, &steps).await?,
-            shares,
             lifetime: Lifetime::Tied,
             infrop: infrop_path()?.to_owned(),
         };
-        let lab = Lab::create(&store(), plan, &steps).await?;
-        Ok(Self { lab })
+        let bundles = bundles::pinned()?;
+        let lab = Self { lab: Lab::create(&store(), plan, &steps).await? };
+        for bundle in bundles {
+            let offered = lab.lab.offer(&bundle.manifest().kubernetes.to_string(), bundle.path()).await;
+            if let Err(error) = offered {
+                lab.destroy().await?;
+                return Err(error.into());
+            }
+        }
+        Ok(lab)
     }
 
     /// The lab itself.
@@ -147,14 +148,11 @@ impl TestLab {
     }
 
     async fn keep_logs(&self, name: &str) -> anyhow::Result<PathBuf> {
-        let target = std::env::current_exe()?
-            .ancestors()
-            .find(|directory| directory.file_name().is_some_and(|name| name == "target"))
-            .context("not below target/")?
-            .join("test-logs")
-            .join(format!("{name}-{}", std::process::id()));
+        // Two above a program of cargo's is its target directory, whatever that is called.
+        let target = infrop_path()?.ancestors().nth(2).context("infrop is not in a target directory")?;
+        let target = target.join("test-logs").join(format!("{name}-{}", std::process::id()));
         fs::create_dir_all(&target)?;
-        for host in &self.lab.definition().hosts {
+        for host in self.lab.definition()?.hosts {
             fs::copy(self.lab.console(&host.name), target.join(format!("{}.console", host.name)))?;
             let journal = self.lab.journal(&host.name).run().await?;
             fs::write(target.join(format!("{}.journal", host.name)), journal)?;
@@ -163,7 +161,7 @@ impl TestLab {
     }
 
     async fn destroy(&self) -> anyhow::Result<()> {
-        Ok(Lab::destroy(&store(), &self.lab.definition().name).await?)
+        Ok(Lab::destroy(&store(), self.lab.name()).await?)
     }
 }
 

@@ -1,4 +1,7 @@
-//! Lab hosts behave like machines, keep to themselves, and leave nothing.
+//! Lab hosts behave like machines, keep to themselves, come and go, and leave nothing.
+
+#[path = "lab/growth.rs"]
+mod growth;
 
 use std::{
     fs,
@@ -39,6 +42,11 @@ fn main() -> ExitCode {
         Case::new(Tier::T4, "labs_stay_apart_and_out_of_the_computers_network", LIMIT, labs_stay_apart),
         Case::new(Tier::T4, "host_keys_are_checked", LIMIT, host_keys_are_checked),
         Case::new(Tier::T4, "a_port_on_loopback_leads_to_the_api_endpoint", LIMIT, api_port),
+        Case::new(Tier::T4, "the_port_can_be_led_elsewhere", LIMIT, growth::the_port_is_led),
+        Case::new(Tier::T4, "hosts_come_and_go", LIMIT, growth::hosts_come_and_go),
+        Case::new(Tier::T4, "ten_hosts_come_and_go_at_once", LIMIT, growth::ten_at_once),
+        Case::new(Tier::T4, "a_change_that_is_killed_is_made_again", LIMIT, growth::killed_in_the_middle),
+        Case::new(Tier::T4, "what_is_offered_appears_on_running_hosts", LIMIT, growth::offers_appear),
         Case::new(Tier::T4, "a_lab_outlives_the_command_that_made_it", LIMIT, outlives_the_command),
         Case::new(Tier::T4, "nothing_is_left_of_a_killed_run", LIMIT, nothing_is_left),
         Case::new(Tier::T4, "a_create_that_is_killed_leaves_nothing", LIMIT, killed_create),
@@ -98,8 +106,9 @@ async fn labs_stay_apart() -> anyhow::Result<()> {
     let before = interfaces().await?;
     TestLab::with("apart1", &["a"], async |one| {
         TestLab::with("apart2", &["a", "b"], async |two| {
-            let address = |lab: &TestLab| lab.lab().definition().hosts.first().map(|host| host.address);
-            ensure!(address(one) == address(two), "labs do not share addresses, so this shows nothing");
+            let address =
+                |lab: &TestLab| anyhow::Ok(lab.lab().definition()?.hosts.first().map(|host| host.address));
+            ensure!(address(one)? == address(two)?, "labs do not share addresses, so this shows nothing");
             one.run("a", "echo one > /root/which").await?;
             two.run("a", "echo two > /root/which").await?;
             ensure!(one.run("a", "cat /root/which").await?.trim() == "one");
@@ -148,23 +157,28 @@ async fn host_keys_are_checked() -> anyhow::Result<()> {
 async fn api_port() -> anyhow::Result<()> {
     TestLab::with("port", &["a", "b"], async |lab| {
         let port = lab.lab().status().await?.api_port;
-        let call = move || {
-            let mut text = String::new();
-            let mut stream = TcpStream::connect(("127.0.0.1", port))?;
-            stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-            stream.read_to_string(&mut text)?;
-            std::io::Result::Ok(text)
-        };
         // Nobody listens yet: the connection ends without a word.
-        ensure!(tokio::task::spawn_blocking(call).await??.is_empty());
+        ensure!(call(port).await?.is_empty());
         let serve = "systemd-run --quiet socat TCP-LISTEN:6443,fork,reuseaddr SYSTEM:'hostname'";
         lab.run("a", serve).await?;
         wait_for(Duration::from_secs(10), "the endpoint answers on loopback", async || {
-            Ok(tokio::task::spawn_blocking(call).await?.is_ok_and(|answer| answer.trim() == "a"))
+            Ok(call(port).await.is_ok_and(|answer| answer.trim() == "a"))
         })
         .await
     })
     .await
+}
+
+/// What a port on loopback says before it closes the connection.
+async fn call(port: u16) -> anyhow::Result<String> {
+    let call = move || {
+        let mut text = String::new();
+        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        stream.read_to_string(&mut text)?;
+        Ok(text)
+    };
+    tokio::task::spawn_blocking(call).await?
 }
 
 async fn outlives_the_command() -> anyhow::Result<()> {
@@ -189,6 +203,10 @@ async fn outlives_the_command() -> anyhow::Result<()> {
         let status: serde_json::Value = serde_json::from_str(&status)?;
         ensure!(status.pointer("/hosts/1/running") == Some(&false.into()), "{status}");
         ensure!(lab(&["console", "demo", "cp1"])?.run().await?.contains("Welcome to"));
+
+        lab(&["add", "demo", "w2"])?.run().await?;
+        ensure!(lab(&["ssh", "demo", "w2", "--", "hostname"])?.run().await?.trim() == "w2");
+        lab(&["remove", "demo", "w2"])?.run().await?;
 
         // Wrong names are told with what there is.
         let error = lab(&["power", "demo", "w9", "on"])?.run().await.err().context("w9 was switched on")?;
@@ -224,12 +242,26 @@ async fn outlives_the_command() -> anyhow::Result<()> {
 }
 
 async fn kill_supervisor(root: &Path) -> anyhow::Result<()> {
-    let pattern = format!("lab supervise --directory {}", root.display());
-    Program::new("pkill").args(["-KILL", "-f", "--", &pattern]).run().await?;
-    wait_for(Duration::from_secs(10), "the killed supervisor is gone", async || {
-        Ok(Program::new("pgrep").args(["-f", "--", &pattern]).run().await.is_err())
-    })
-    .await
+    let mut command: Vec<u8> = Vec::new();
+    for word in ["lab", "supervise", "--directory", root.to_str().context("a path of a test is text")?] {
+        command.extend(word.as_bytes());
+        command.push(0);
+    }
+    let supervises = |process: &Path| {
+        fs::read(process.join("cmdline")).is_ok_and(|line| line.ends_with(&command) && line != command)
+    };
+    for entry in fs::read_dir("/proc")? {
+        let process = entry?.path();
+        if supervises(&process) {
+            let id: i32 = process.file_name().context("a process has a number")?.to_string_lossy().parse()?;
+            kill(Pid::from_raw(id), Signal::SIGKILL)?;
+            return wait_for(Duration::from_secs(10), "the killed supervisor is gone", async || {
+                Ok(!supervises(&process))
+            })
+            .await;
+        }
+    }
+    anyhow::bail!("no supervisor of {} runs", root.display())
 }
 
 /// What a running lab has beside its files.

@@ -1,13 +1,8 @@
 //! `infrop lab`: hosts on this computer.
 
 use std::{
-    convert::Infallible,
-    ffi::OsString,
-    net::Ipv4Addr,
-    os::unix::process::CommandExt,
-    path::{Path, PathBuf},
-    process::Command,
-    str::FromStr,
+    convert::Infallible, ffi::OsString, net::Ipv4Addr, os::unix::process::CommandExt, path::PathBuf,
+    process::Command, str::FromStr,
 };
 
 use anyhow::Context;
@@ -24,14 +19,11 @@ use super::{
     output::{Output, print_json, table},
 };
 use crate::provider::lab::{
-    self, Definition, HostName, Lab, LabName, Lifetime, Plan, Power, Share, Status, Store, Summary,
+    self, BUNDLES_ON_HOSTS, Definition, HostName, Lab, LabName, Lifetime, Plan, Power, Status, Store, Summary,
 };
 
 /// System-wide, because machines and networks are.
 const DEFAULT_STORE: &str = "/var/lib/infrop/labs";
-
-/// Where hosts see the bundles.
-const BUNDLES_ON_HOSTS: &str = "/opt/infrop/bundles";
 
 const LAB_HELP: &str = "\
 Hosts are systemd-nspawn machines with Debian, systemd and sshd, in a network of their own that has no way out. They \
@@ -41,6 +33,7 @@ Example:
   infrop lab create demo --hosts cp1,w1,w2 --bundle 1.37.1
   infrop lab ssh demo cp1
   infrop lab power demo w1 cut
+  infrop lab add demo w3
   infrop lab destroy demo";
 
 #[derive(Debug, Args)]
@@ -60,7 +53,7 @@ enum LabCommand {
     Create {
         /// The lab's name.
         name: LabName,
-        /// How many hosts (host1, host2, ...), or their names with commas between.
+        /// How many hosts (host1, host2, ..., or 0), or their names with commas between.
         #[arg(long, default_value = "3", value_name = "NUMBER|NAMES")]
         hosts: Hosts,
         /// A Kubernetes version whose bundle hosts see under /opt/infrop/bundles; may be repeated.
@@ -85,6 +78,20 @@ enum LabCommand {
     Start {
         /// The lab's name.
         name: LabName,
+    },
+    /// Make one more host and boot it; one that is there is switched on.
+    Add {
+        /// The lab's name.
+        name: LabName,
+        /// The host.
+        host: HostName,
+    },
+    /// Cut the power of a host and remove all it has.
+    Remove {
+        /// The lab's name.
+        name: LabName,
+        /// The host.
+        host: HostName,
     },
     /// Switch a host on or off, or cut its power.
     Power {
@@ -193,21 +200,34 @@ pub(super) async fn run(arguments: LabArguments, shared: &Shared) -> anyhow::Res
             }
         }
         LabCommand::Start { name } => {
-            let what = format!("boot the lab {name}");
-            let lab = shared.steps.step(what, Lab::start(&store, &name)).await?;
+            let start = async {
+                let lab = Lab::start(&store, &name).await?;
+                for host in lab.definition()?.hosts {
+                    lab.wait_for_host(&host.name).await?;
+                }
+                Ok::<_, lab::Error>(lab)
+            };
+            let lab = shared.steps.step(format_args!("boot the lab {name}"), start).await?;
             println!("{}", describe(&lab, &lab.status().await?));
         }
+        LabCommand::Add { name, host } => {
+            let lab = Lab::open(&store, &name)?;
+            lab.add_host(&host).await?;
+            lab.wait_for_host(&host).await?;
+            println!("{}", describe(&lab, &lab.status().await?));
+        }
+        LabCommand::Remove { name, host } => Lab::open(&store, &name)?.remove_host(&host).await?,
         LabCommand::Power { name, host, power } => Lab::open(&store, &name)?.power(&host, power).await?,
         LabCommand::Ssh { name, host, command } => {
             let lab = Lab::open(&store, &name)?;
-            lab.definition().host(&host)?;
+            lab.definition()?.host(&host)?;
             let error =
                 Command::new("ssh").arg("-F").arg(lab.ssh_config()).arg(host.as_str()).args(command).exec();
             return Err(error).context("cannot start ssh");
         }
         LabCommand::Console { name, host } => {
             let lab = Lab::open(&store, &name)?;
-            lab.definition().host(&host)?;
+            lab.definition()?.host(&host)?;
             let mut file = tokio::fs::File::open(lab.console(&host)).await?;
             tokio::io::copy(&mut file, &mut tokio::io::stdout()).await?;
         }
@@ -236,34 +256,41 @@ async fn create(
     for version in versions {
         let request =
             Request { version: version.clone(), containerd: None, wish: Wish::default(), anew: false };
-        let bundle = kubernetes::build(&shared.cache, &request, &shared.steps).await?;
-        let target = Path::new(BUNDLES_ON_HOSTS).join(version.to_string());
-        bundles.push(Share { source: bundle.path().to_owned(), target });
+        bundles.push(kubernetes::build(&shared.cache, &request, &shared.steps).await?);
     }
     let infrop = std::env::current_exe().context("cannot tell where this program is")?;
-    let plan = Plan { name, hosts: hosts.0, root, shares: bundles, lifetime: Lifetime::Kept, infrop };
+    let plan = Plan { name, owner: None, hosts: hosts.0, root, lifetime: Lifetime::Kept, infrop };
     let what = format!("boot {} hosts", plan.hosts.len());
     let lab = shared.steps.step(what, Lab::create(store, plan, &shared.steps)).await?;
+    for bundle in bundles {
+        let offered = lab.offer(&bundle.manifest().kubernetes.to_string(), bundle.path()).await;
+        if let Err(error) = offered {
+            // All of what was asked for, or nothing.
+            Lab::destroy(store, lab.name()).await?;
+            return Err(error.into());
+        }
+    }
     println!("{}", describe(&lab, &lab.status().await?));
     Ok(())
 }
 
 fn describe(lab: &Lab, status: &Status) -> String {
-    let rows = status.hosts.iter().map(|host| {
+    let Status { name, owner, api_port, api_address, hosts } = status;
+    let rows = hosts.iter().map(|host| {
         let state = if host.running { "on" } else { "off" };
         let ssh = format!("ssh -F {} {}", lab.ssh_config().display(), host.name);
         [host.name.to_string(), host.address.to_string(), state.to_owned(), host.boots.to_string(), ssh]
     });
-    let Definition { name, api_address, shares, .. } = lab.definition();
-    let mut text = table(["HOST", "ADDRESS", "POWER", "BOOTS", "REACH IT WITH"], rows);
-    text += &format!(
-        "\n\nA Kubernetes API on {api_address}:{} answers here at https://127.0.0.1:{}.",
-        lab::API_PORT,
-        status.api_port
-    );
-    for share in shares {
-        text += &format!("\nHosts see {} at {}.", share.source.display(), share.target.display());
+    let mut text = table(["HOST", "ADDRESS", "POWER", "BOOTS", "REACH IT WITH"], rows) + "\n";
+    if let Some(owner) = owner {
+        text += &format!("\nIt belongs to the infrastructure {owner}.");
     }
+    if let Some(address) = api_address {
+        let port = lab::API_PORT;
+        text +=
+            &format!("\nA Kubernetes API on {address}:{port} answers here at https://127.0.0.1:{api_port}.");
+    }
+    text += &format!("\nHosts see {} at {BUNDLES_ON_HOSTS}.", lab.offered().display());
     text + &format!("\nEnd it with: infrop lab destroy {name}")
 }
 
@@ -271,6 +298,7 @@ fn describe(lab: &Lab, status: &Status) -> String {
 #[derive(Serialize)]
 struct Row {
     name: LabName,
+    owner: Option<String>,
     running: bool,
     hosts: usize,
     directory: PathBuf,
@@ -280,17 +308,20 @@ fn list(store: &Store, output: Output) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     for name in store.list()? {
         let Summary { definition, directory, running } = store.summary(&name)?;
-        rows.push(Row { name, running, hosts: definition.hosts.len(), directory });
+        let Definition { owner, hosts, .. } = definition;
+        rows.push(Row { name, owner, running, hosts: hosts.len(), directory });
     }
     match output {
         Output::Json => print_json(&rows),
         Output::Text => {
             let rows = rows.into_iter().map(|row| {
                 let state = if row.running { "running" } else { "stopped" };
-                let Row { name, hosts, directory, .. } = row;
-                [name.to_string(), state.to_owned(), hosts.to_string(), directory.display().to_string()]
+                let Row { name, owner, hosts, directory, .. } = row;
+                let owner = owner.unwrap_or_else(|| "-".into());
+                let directory = directory.display().to_string();
+                [name.to_string(), state.to_owned(), hosts.to_string(), owner, directory]
             });
-            println!("{}", table(["LAB", "STATE", "HOSTS", "DIRECTORY"], rows));
+            println!("{}", table(["LAB", "STATE", "HOSTS", "OWNER", "DIRECTORY"], rows));
             Ok(())
         }
     }

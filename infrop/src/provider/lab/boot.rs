@@ -4,7 +4,8 @@ use std::{ffi::OsString, fs, os::unix::process::CommandExt, path::PathBuf, proce
 
 use super::{
     error::{At, Error},
-    model::{Definition, Host, HostPaths},
+    model::{Definition, Host},
+    paths::Paths,
 };
 
 /// The bridge in the lab's network namespace.
@@ -18,12 +19,16 @@ pub(super) const REBOOT_STATUS: i32 = 133;
 pub(super) const DATA_DIRECTORIES: [(&str, &str); 2] =
     [("containerd", "/var/lib/containerd"), ("kubelet", "/var/lib/kubelet")];
 
+/// Where hosts see what the lab offers them.
+pub const BUNDLES_ON_HOSTS: &str = "/opt/infrop/bundles";
+
 /// System calls that nspawn would refuse and container runtimes need.
 const SYSTEM_CALLS: &str = "@mount @module @keyring @raw-io @privileged bpf perf_event_open";
 
 /// The arguments of systemd-nspawn for a host.
-pub(super) fn arguments(lab: &Definition, host: &Host, paths: &HostPaths) -> Vec<OsString> {
-    let mut arguments: Vec<OsString> = vec!["--quiet".into(), "--directory".into(), paths.mount().into()];
+pub(super) fn arguments(lab: &Definition, host: &Host, paths: &Paths) -> Vec<OsString> {
+    let place = paths.host(&host.name);
+    let mut arguments: Vec<OsString> = vec!["--quiet".into(), "--directory".into(), place.mount().into()];
     let mut option = |name: &str, value: &str| arguments.push(format!("--{name}={value}").into());
     option("machine", &host.machine(lab));
     option("hostname", host.name.as_str());
@@ -36,11 +41,10 @@ pub(super) fn arguments(lab: &Definition, host: &Host, paths: &HostPaths) -> Vec
     // Nobody else is to manage the machine: this computer may run without systemd.
     option("register", "no");
     for (name, target) in DATA_DIRECTORIES {
-        option("bind", &format!("{}:{target}", paths.data(name).display()));
+        option("bind", &format!("{}:{target}", place.data(name).display()));
     }
-    for share in &lab.shares {
-        option("bind-ro", &format!("{}:{}", share.source.display(), share.target.display()));
-    }
+    // A directory, so that what is put there later appears on hosts that run.
+    option("bind-ro", &format!("{}:{BUNDLES_ON_HOSTS}", paths.bundles().display()));
     arguments.extend(["--keep-unit".into(), "--boot".into()]);
     // For the host's systemd: what it starts and stops is shown on the console.
     arguments.push("systemd.show_status=true".into());
@@ -66,21 +70,18 @@ pub fn boot(cgroups: &[PathBuf], arguments: &[OsString]) -> Result<std::convert:
 
 #[cfg(test)]
 mod tests {
-    use super::super::model::{Paths, Share};
     use super::*;
 
     #[test]
-    fn the_command_line_names_machine_network_and_shares() {
-        let share = Share { source: "/cache/b".into(), target: "/opt/b".into() };
-        let hosts = ["cp1".parse().unwrap()];
-        let lab =
-            Definition::new("demo".parse().unwrap(), &hosts, "/r".into(), vec![share], false, "/i".into())
-                .unwrap();
-        let host = &lab.hosts[0];
-        let line = arguments(&lab, host, &Paths::new("/labs/demo".into()).host(&host.name));
+    fn the_command_line_names_machine_network_and_what_hosts_see() {
+        let lab = Definition::new("demo".parse().unwrap(), "/r".into(), "/i".into()).unwrap();
+        let address = lab.free_address().unwrap();
+        let host = Host { name: "cp1".parse().unwrap(), address, host_key: String::new() };
+        let line = arguments(&lab, &host, &Paths::new("/labs/demo".into()));
         let has = |text: &str| line.iter().any(|argument| argument == text);
         assert!(has(&format!("--machine={}-11", lab.id)));
-        assert!(has("--hostname=cp1") && has("--network-bridge=br0") && has("--bind-ro=/cache/b:/opt/b"));
+        assert!(has("--hostname=cp1") && has("--network-bridge=br0"));
+        assert!(has("--bind-ro=/labs/demo/bundles:/opt/infrop/bundles"));
         assert!(has("--bind=/labs/demo/hosts/cp1/data/containerd:/var/lib/containerd"));
     }
 }

@@ -18,7 +18,8 @@ use nix::{
 
 use super::{
     error::{At, Error},
-    model::{Definition, Host, Paths},
+    model::{Definition, Host},
+    paths::Paths,
 };
 
 /// The mark of our groups, followed by the lab's id.
@@ -255,10 +256,7 @@ mod tests {
     fn version_2_alone_has_one_hierarchy_and_hosts_beside_the_supervisor() {
         let mountinfo = "24 23 0:22 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
         let found = parse("0::/system.slice/lab.scope/infrop-lab-supervisor\n", mountinfo);
-        let hosts = ["h1".parse().unwrap()];
-        let lab =
-            Definition::new("demo".parse().unwrap(), &hosts, "/r".into(), Vec::new(), false, "/i".into())
-                .unwrap();
+        let lab = Definition::new("demo".parse().unwrap(), "/r".into(), "/i".into()).unwrap();
         let expected = format!("/sys/fs/cgroup/system.slice/lab.scope/infrop-lab-{}", lab.id);
         assert_eq!(lab_group(&found[0], &lab), Path::new(&expected));
     }

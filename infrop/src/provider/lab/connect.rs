@@ -17,7 +17,7 @@ use tokio::{
 use super::{
     control,
     error::{At, Error},
-    model::Paths,
+    paths::Paths,
 };
 
 /// A host that is on answers in milliseconds; the kernel would wait two minutes for one that is off.

@@ -1,6 +1,6 @@
 //! What a lab's supervisor is asked and answers: one JSON line each way, on a socket in the lab's directory.
 
-use std::{fmt, io};
+use std::{fmt, io, net::Ipv4Addr};
 
 use clap::ValueEnum;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
@@ -12,7 +12,8 @@ use tokio::{
 
 use super::{
     error::{At, Error},
-    model::{HostName, Paths},
+    model::{Host, HostName, LabName},
+    paths::Paths,
 };
 
 /// A switch of a host.
@@ -41,14 +42,39 @@ impl fmt::Display for Power {
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Request {
     Status,
-    Power { host: HostName, power: Power },
+    /// All hosts answered its maker: the lab is what it is to be, and outlives its maker unless it is tied.
+    Complete,
+    Add {
+        host: HostName,
+    },
+    Remove {
+        host: HostName,
+    },
+    Power {
+        host: HostName,
+        power: Power,
+    },
+    LeadApi {
+        address: Ipv4Addr,
+    },
     Shutdown,
+}
+
+impl Request {
+    /// The host it is about.
+    pub(super) fn host(&self) -> Option<&HostName> {
+        match self {
+            Self::Add { host } | Self::Remove { host } | Self::Power { host, .. } => Some(host),
+            Self::Status | Self::Complete | Self::LeadApi { .. } | Self::Shutdown => None,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Answer {
     Status(Status),
+    Host(Host),
     Done,
     Refused(String),
 }
@@ -57,9 +83,15 @@ pub(super) enum Answer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
+    /// Its name.
+    pub name: LabName,
+    /// The infrastructure it belongs to, if it was made for one.
+    pub owner: Option<String>,
     /// The port on 127.0.0.1 that leads to the API endpoint.
     pub api_port: u16,
-    /// Its hosts.
+    /// Where the port leads in the lab; nowhere before the first host.
+    pub api_address: Option<Ipv4Addr>,
+    /// Its hosts, by name.
     pub hosts: Vec<HostStatus>,
 }
 
@@ -70,7 +102,9 @@ pub struct HostStatus {
     /// Its name.
     pub name: HostName,
     /// Its address in the lab.
-    pub address: std::net::Ipv4Addr,
+    pub address: Ipv4Addr,
+    /// Its public ssh host key.
+    pub host_key: String,
     /// Whether it is switched on.
     pub running: bool,
     /// How often it booted since the supervisor runs.
@@ -85,6 +119,9 @@ pub(super) async fn call(paths: &Paths, request: &Request) -> Result<Answer, Err
     stream.write_all(line.as_bytes()).await.at("write to", &path)?;
     let mut answer = String::new();
     BufReader::new(stream).read_line(&mut answer).await.at("read from", &path)?;
+    if answer.is_empty() {
+        return Err(Error::Unanswered);
+    }
     match serde_json::from_str(&answer).map_err(|source| Error::Damaged { path, source })? {
         Answer::Refused(why) => Err(Error::Refused(why)),
         answer => Ok(answer),

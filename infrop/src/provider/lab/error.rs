@@ -23,13 +23,17 @@ pub enum Error {
         /// The longest that fits.
         limit: usize,
     },
-    /// Too many hosts, none, or one twice.
-    #[error("a lab has 1 to {limit} hosts with different names, not {names}")]
+    /// A host is named twice.
+    #[error("hosts of a lab have different names, not {names}")]
     Hosts {
-        /// The largest number.
-        limit: usize,
         /// What was given.
         names: String,
+    },
+    /// No address is left.
+    #[error("a lab has at most {limit} hosts")]
+    Full {
+        /// The largest number.
+        limit: usize,
     },
     /// The name is taken.
     #[error("there is a lab {0} already: choose another name, or `infrop lab destroy {0}` first")]
@@ -47,6 +51,9 @@ pub enum Error {
         /// What it has.
         hosts: String,
     },
+    /// What is offered to hosts has a name that is none.
+    #[error("{0:?} is not the name of a directory that hosts can see")]
+    Offer(String),
     /// The supervisor did not start.
     #[error("the lab's supervisor did not start; it said: {0}")]
     Supervisor(String),
@@ -56,6 +63,9 @@ pub enum Error {
     /// The supervisor refused.
     #[error("the lab's supervisor says: {0}")]
     Refused(String),
+    /// The supervisor ended while it was asked.
+    #[error("the lab's supervisor ended before it answered: `infrop lab start` boots the lab again")]
+    Unanswered,
     /// A host did not come up.
     #[error("the host {host} does not answer by ssh; the end of its console:\n{console}\n")]
     NoBoot {
@@ -90,6 +100,12 @@ pub enum Error {
         /// Why it failed.
         source: io::Error,
     },
+}
+
+/// An error with its causes, where only text goes.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// Says what was attempted on which file.

@@ -1,18 +1,20 @@
-//! The files of a new lab: keys, and what makes each host itself.
+//! The files of a lab and of its hosts: keys, and what makes each host itself.
 
 use std::{
     fmt::Write as _,
-    fs,
+    fs, io,
     os::unix::fs::{PermissionsExt, symlink},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
+use images::cache::remove_tree;
 use program::Program;
 
 use super::{
     boot::DATA_DIRECTORIES,
     error::{At, Error},
-    model::{Definition, GATEWAY, Host, PREFIX_LENGTH, Paths, random_hex},
+    model::{Definition, GATEWAY, Host, HostName, PREFIX_LENGTH, random_hex, replace},
+    paths::Paths,
 };
 
 /// nspawn mounts control groups read only; containerd and the kubelet make groups of their own. `bind` is
@@ -54,19 +56,60 @@ TimeoutStartSec=60
 WantedBy=multi-user.target
 ";
 
-/// Writes everything; the definition comes last, for it makes the lab count as finished.
-pub(super) async fn write_lab(lab: &Definition, paths: &Paths) -> Result<(), Error> {
-    let ssh = paths.ssh_directory();
-    fs::create_dir(&ssh).at("create", &ssh)?;
-    make_key(&paths.ssh_key(), &format!("infrop lab {}", lab.name)).await?;
-    let mut known_hosts = String::new();
-    for host in &lab.hosts {
-        let public = write_host(lab, host, paths).await?;
-        let _ = writeln!(known_hosts, "{} {}", host.name, public.trim());
+/// Writes everything of a new lab; the definition comes last, for it makes the lab count as made.
+pub(super) async fn write_lab(lab: &mut Definition, names: &[HostName], paths: &Paths) -> Result<(), Error> {
+    for directory in [paths.ssh_directory(), paths.hosts(), paths.bundles()] {
+        fs::create_dir(&directory).at("create", &directory)?;
     }
-    write(&paths.known_hosts(), &known_hosts, 0o644)?;
-    write(&paths.ssh_config(), &ssh_config(lab, paths), 0o644)?;
+    make_key(&paths.ssh_key(), &format!("infrop lab {}", lab.name)).await?;
+    for name in names {
+        let address = lab.free_address()?;
+        lab.add(Host { name: name.clone(), address, host_key: String::new() });
+    }
+    let known = lab.hosts.clone();
+    for host in &mut lab.hosts {
+        host.host_key = write_host(host, &known, paths).await?;
+    }
+    write_ssh(lab, paths)?;
     lab.write(paths)
+}
+
+/// Makes the files what the definition says, whatever a killed supervisor was doing.
+pub(super) fn settle(lab: &Definition, paths: &Paths) -> Result<(), Error> {
+    write_ssh(lab, paths)?;
+    remove_tree(&paths.removed())?;
+    let hosts = paths.hosts();
+    for entry in fs::read_dir(&hosts).at("list", &hosts)? {
+        let path = entry.at("list", &hosts)?.path();
+        // Half made, or half removed: a host is what the definition names.
+        if !lab.hosts.iter().any(|host| path == paths.host(&host.name).root()) {
+            remove_tree(&path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes what ssh reads of a lab, unless it is so.
+pub(super) fn write_ssh(lab: &Definition, paths: &Paths) -> Result<(), Error> {
+    let known_hosts =
+        lab.hosts.iter().map(|host| format!("{} {}\n", host.name, host.host_key)).collect::<String>();
+    for (path, text) in [(paths.known_hosts(), known_hosts), (paths.ssh_config(), ssh_config(lab, paths))] {
+        if fs::read_to_string(&path).ok().as_ref() != Some(&text) {
+            replace(&path, &text)?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes the files of a host out of the way; gives the directory that is now to be deleted, if there is one.
+pub(super) fn move_away(name: &HostName, paths: &Paths) -> Result<Option<PathBuf>, Error> {
+    let (host, removed) = (paths.host(name), paths.removed());
+    fs::create_dir_all(&removed).at("create", &removed)?;
+    let target = removed.join(random_hex(8)?);
+    match fs::rename(host.root(), &target) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        result => result.at("move away", host.root()).map(|()| Some(target)),
+    }
 }
 
 /// How ssh reaches the hosts: keys are checked, and the connection starts inside the lab's network.
@@ -93,15 +136,17 @@ fn ssh_config(lab: &Definition, paths: &Paths) -> String {
     text
 }
 
-/// Makes a host's directories and identity; gives its public host key.
-async fn write_host(lab: &Definition, host: &Host, paths: &Paths) -> Result<String, Error> {
+/// Makes a host's directories and identity; gives its public host key. It can reach the `known` ones by name.
+pub(super) async fn write_host(host: &Host, known: &[Host], paths: &Paths) -> Result<String, Error> {
     let place = paths.host(&host.name);
+    // Of one that was never finished.
+    remove_tree(place.root())?;
     let data = DATA_DIRECTORIES.map(|(name, _)| place.data(name));
     for directory in [place.upper(), place.work(), place.mount()].iter().chain(&data) {
         fs::create_dir_all(directory).at("create", directory)?;
     }
     let upper = place.upper();
-    for (name, text) in texts(lab, host) {
+    for (name, text) in texts(host, known) {
         write_below(&upper, name, &text)?;
     }
     write_below(&upper, "etc/machine-id", &(random_hex(16)? + "\n"))?;
@@ -123,15 +168,15 @@ async fn write_host(lab: &Definition, host: &Host, paths: &Paths) -> Result<Stri
     let key = upper.join("etc/ssh/ssh_host_ed25519_key");
     make_key(&key, host.name.as_str()).await?;
     let public = key.with_extension("pub");
-    fs::read_to_string(&public).at("read", &public)
+    Ok(fs::read_to_string(&public).at("read", &public)?.trim().to_owned())
 }
 
 /// What a provisioner would write on a real machine.
-fn texts(lab: &Definition, host: &Host) -> [(&'static str, String); 7] {
+fn texts(host: &Host, known: &[Host]) -> [(&'static str, String); 7] {
     let name = &host.name;
     let mut hosts = "127.0.0.1 localhost\n::1 localhost\n".to_owned();
-    for known in &lab.hosts {
-        let _ = writeln!(hosts, "{} {}", known.address, known.name);
+    for Host { name, address, .. } in known {
+        let _ = writeln!(hosts, "{address} {name}");
     }
     [
         ("etc/hostname", format!("{name}\n")),
@@ -177,12 +222,8 @@ fn write_below(root: &Path, name: &str, text: &str) -> Result<(), Error> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent).at("create", parent)?;
     }
-    write(&path, text, 0o644)
-}
-
-fn write(path: &Path, text: &str, mode: u32) -> Result<(), Error> {
-    fs::write(path, text).at("write", path)?;
-    set_mode(path, mode)
+    fs::write(&path, text).at("write", &path)?;
+    set_mode(&path, 0o644)
 }
 
 fn set_mode(path: &Path, mode: u32) -> Result<(), Error> {

@@ -3,12 +3,13 @@
 //! ```text
 //!            this process                      one supervisor per lab (`infrop lab supervise`)
 //!   Lab::create ── writes ──> <labs>/<name>/      own network namespace: bridge br0, one veth per host
-//!   Lab::power  ── control socket ─────────────>  own mount namespace: one overlay per host
+//!   Lab::add_host, power, ... ─ control socket ─> own mount namespace: one overlay per host
 //!   ssh ── `infrop lab connect` enters the ns ─>  sshd of a host
 //!   kubectl ── 127.0.0.1:port ─ forwarded by ──>  the API endpoint
 //! ```
 //!
-//! The supervisor boots hosts, boots them again after a reboot, and ends with the lab. Processes, network and
+//! The supervisor makes and removes hosts, boots them, boots them again after a reboot, and ends with the lab.
+//! Once it runs it alone writes the lab's definition. Processes, network and
 //! mounts belong to it, so the kernel removes them when it ends, however it ends; a host cannot outlive it.
 //! What then is left are the lab's directory and its control groups: [`Store::sweep`] finds and removes those.
 
@@ -18,12 +19,18 @@ mod connect;
 mod control;
 mod error;
 mod files;
+mod keeper;
+mod machine;
 mod model;
+mod offer;
+mod paths;
 mod serve;
 mod store;
 mod supervisor;
 
 use std::{
+    collections::BTreeSet,
+    net::Ipv4Addr,
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
@@ -35,23 +42,23 @@ use images::{
 };
 use program::Program;
 use tokio::{
-    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    io::{AsyncBufReadExt, BufReader},
     process::{ChildStdin, Command},
 };
 
 pub use self::{
-    boot::boot,
+    boot::{BUNDLES_ON_HOSTS, boot},
     connect::connect,
     control::{HostStatus, Power, Status},
     error::Error,
-    model::{API_PORT, Definition, HostName, LabName, Share},
+    model::{API_PORT, Definition, Host, HostName, LabName},
     store::{Store, Summary},
     supervisor::{keep, supervise},
 };
 use self::{
-    control::Request,
+    control::{Answer, Request},
     error::At,
-    model::{Host, Paths},
+    paths::Paths,
 };
 
 /// The programs lab hosts need on this computer.
@@ -99,10 +106,10 @@ pub enum Lifetime {
 /// A lab that is running.
 #[derive(Debug)]
 pub struct Lab {
-    definition: Definition,
+    name: LabName,
     paths: Paths,
     /// Our end of the supervisor's stdin. It is closed with us, which ends a lab that is tied or not complete.
-    leash: Option<ChildStdin>,
+    _leash: Option<ChildStdin>,
 }
 
 /// What a new lab is to be.
@@ -110,12 +117,12 @@ pub struct Lab {
 pub struct Plan {
     /// Its name, unique in the store.
     pub name: LabName,
-    /// Its hosts; addresses are given in this order.
+    /// The infrastructure it belongs to, if it is made for one.
+    pub owner: Option<String>,
+    /// Its first hosts; addresses are given in this order, and they know each other by name.
     pub hosts: Vec<HostName>,
     /// The root file system hosts start from.
     pub root: PathBuf,
-    /// Directories of this computer that hosts see, read only.
-    pub shares: Vec<Share>,
     /// Who ends it.
     pub lifetime: Lifetime,
     /// The infrop program, which supervises the lab.
@@ -130,17 +137,29 @@ impl Lab {
         }
         ensure_tools(steps).await?;
         store.sweep()?;
-        let Plan { name, hosts, root, shares, lifetime, infrop } = plan;
-        let definition = Definition::new(name, &hosts, root, shares, lifetime == Lifetime::Tied, infrop)?;
+        let Plan { name, owner, hosts, root, lifetime, infrop } = plan;
+        let unique: BTreeSet<&HostName> = hosts.iter().collect();
+        if unique.len() != hosts.len() {
+            let names = hosts.iter().map(HostName::as_str).collect::<Vec<_>>().join(", ");
+            return Err(Error::Hosts { names });
+        }
+        let tied = lifetime == Lifetime::Tied;
+        let mut definition = Definition { owner, tied, ..Definition::new(name, root, infrop)? };
+        let name = definition.name.clone();
         let creation = store.reserve(&definition)?;
         let paths = creation.paths().clone();
         let started = async {
-            files::write_lab(&definition, &paths).await?;
+            files::write_lab(&mut definition, &hosts, &paths).await?;
             let leash = start_supervisor(&definition, &paths).await?;
-            // The forwarded port is known only now.
-            let definition = Definition::read(&paths)?;
-            let mut lab = Self { definition, paths: paths.clone(), leash: Some(leash) };
-            if let Err(error) = lab.complete().await {
+            let lab = Self { name: name.clone(), paths: paths.clone(), _leash: Some(leash) };
+            let completed = async {
+                // One after the other is enough: they boot at the same time.
+                for host in &hosts {
+                    lab.wait_for_host(host).await?;
+                }
+                control::call(&lab.paths, &Request::Complete).await
+            };
+            if let Err(error) = completed.await {
                 lab.stop().await?;
                 return Err(error);
             }
@@ -149,39 +168,42 @@ impl Lab {
         match started.await {
             Ok(lab) => Ok(lab),
             Err(error) => {
-                store.remove(&definition.name)?;
+                store.remove(&name)?;
                 Err(error)
             }
         }
     }
 
-    /// Boots a lab again that is not running (this computer was restarted, or its supervisor killed).
+    /// Boots a lab again that is not running (this computer was restarted, or its supervisor killed), and
+    /// opens it. When this returns its hosts are booting: see [`Self::wait_for_host`].
     pub async fn start(store: &Store, name: &LabName) -> Result<Self, Error> {
         store.sweep()?;
+        let _starting = store.claim(name).await?;
         let paths = store.find(name)?;
-        let definition = Definition::read(&paths)?;
         if paths.is_supervised()? {
             return Self::open(store, name);
         }
-        let leash = start_supervisor(&definition, &paths).await?;
-        let mut lab = Self { definition: Definition::read(&paths)?, paths, leash: Some(leash) };
-        lab.complete().await?;
-        Ok(lab)
+        let leash = start_supervisor(&Definition::read(&paths)?, &paths).await?;
+        Ok(Self { name: name.clone(), paths, _leash: Some(leash) })
     }
 
     /// Opens a lab that is running.
     pub fn open(store: &Store, name: &LabName) -> Result<Self, Error> {
         let paths = store.find(name)?;
-        let definition = Definition::read(&paths)?;
         if !paths.is_supervised()? {
             return Err(Error::NotRunning(name.clone()));
         }
-        Ok(Self { definition, paths, leash: None })
+        Ok(Self { name: name.clone(), paths, _leash: None })
     }
 
-    /// What it is.
-    pub fn definition(&self) -> &Definition {
-        &self.definition
+    /// Its name.
+    pub fn name(&self) -> &LabName {
+        &self.name
+    }
+
+    /// What it is at this moment.
+    pub fn definition(&self) -> Result<Definition, Error> {
+        Definition::read(&self.paths)
     }
 
     /// Where its files are.
@@ -224,17 +246,52 @@ impl Lab {
 
     /// The bridge port that a host's network card is plugged into.
     pub fn bridge_port(&self, host: &HostName) -> Result<String, Error> {
-        Ok(self.definition.host(host)?.bridge_port(&self.definition))
+        let definition = self.definition()?;
+        Ok(definition.host(host)?.bridge_port(&definition))
     }
 
     /// Switches a host; when this returns, it is so. Switched on, the host answers by ssh.
     pub async fn power(&self, host: &HostName, power: Power) -> Result<(), Error> {
-        let known = self.definition.host(host)?;
+        self.definition()?.host(host)?;
         control::call(&self.paths, &Request::Power { host: host.clone(), power }).await?;
         if power == Power::On {
-            self.wait_for_host(known).await?;
+            self.wait_for_host(host).await?;
         }
         Ok(())
+    }
+
+    /// Makes a host and switches it on; one that is there is only switched on. When this returns it boots:
+    /// see [`Self::wait_for_host`].
+    pub async fn add_host(&self, name: &HostName) -> Result<Host, Error> {
+        match control::call(&self.paths, &Request::Add { host: name.clone() }).await? {
+            Answer::Host(host) => Ok(host),
+            other => Err(Error::Refused(format!("{other:?}"))),
+        }
+    }
+
+    /// Cuts the power of a host and removes all it had; that there is none is fine.
+    pub async fn remove_host(&self, name: &HostName) -> Result<(), Error> {
+        control::call(&self.paths, &Request::Remove { host: name.clone() }).await?;
+        Ok(())
+    }
+
+    /// From now on the port on 127.0.0.1 leads to this address in the lab, for example a virtual one.
+    pub async fn lead_api(&self, address: Ipv4Addr) -> Result<(), Error> {
+        control::call(&self.paths, &Request::LeadApi { address }).await?;
+        Ok(())
+    }
+
+    /// Makes all hosts see a directory tree at [`BUNDLES_ON_HOSTS`]`/name`, read only; those that run see it
+    /// at once, and as a whole. The tree is to stay as it is: files are shared with it where they can be.
+    pub async fn offer(&self, name: &str, source: &Path) -> Result<(), Error> {
+        let (paths, name, source) = (self.paths.clone(), name.to_owned(), source.to_owned());
+        let offered = tokio::task::spawn_blocking(move || offer::offer(&paths, &name, &source)).await;
+        offered.map_err(std::io::Error::other).at("offer to hosts of", self.paths.root())?
+    }
+
+    /// Where that which hosts see is on this computer.
+    pub fn offered(&self) -> PathBuf {
+        self.paths.bundles()
     }
 
     /// Ends a lab, running or not, and removes all it had.
@@ -260,29 +317,17 @@ impl Lab {
         wait.await.map_err(std::io::Error::other).and_then(|locked| locked).at("wait for", &path)
     }
 
-    /// Waits for all hosts and then lets the lab outlive us, unless it is tied.
-    async fn complete(&mut self) -> Result<(), Error> {
-        // One after the other is enough: they boot at the same time.
-        for host in &self.definition.hosts {
-            self.wait_for_host(host).await?;
-        }
-        if let Some(leash) = &mut self.leash {
-            leash.write_all(b"\n").await.at("complete", self.paths.root())?;
-        }
-        Ok(())
-    }
-
     /// Waits until sshd of a host lets us in.
-    async fn wait_for_host(&self, host: &Host) -> Result<(), Error> {
-        let probe = self.ssh(&host.name).arg("true").timeout(Duration::from_secs(10));
+    pub async fn wait_for_host(&self, host: &HostName) -> Result<(), Error> {
+        let probe = self.ssh(host).arg("true").timeout(Duration::from_secs(10));
         let deadline = tokio::time::Instant::now() + BOOT_TIMEOUT;
         loop {
             let Err(error) = probe.run().await else { return Ok(()) };
             let status = self.status().await?;
-            let running = status.hosts.iter().any(|known| known.name == host.name && known.running);
+            let running = status.hosts.iter().any(|known| known.name == *host && known.running);
             if !running || tokio::time::Instant::now() > deadline {
-                let console = last_lines(&self.paths.host(&host.name).console());
-                return Err(Error::NoBoot { host: host.name.clone(), console, source: Box::new(error) });
+                let console = last_lines(&self.paths.host(host).console());
+                return Err(Error::NoBoot { host: host.clone(), console, source: Box::new(error) });
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -304,7 +349,7 @@ async fn start_supervisor(definition: &Definition, paths: &Paths) -> Result<Chil
     if let (Some(leash), Some(stdout)) = (child.stdin.take(), child.stdout.take()) {
         let mut lines = BufReader::new(stdout).lines();
         let word = tokio::time::timeout(SUPERVISOR_START, lines.next_line()).await;
-        if matches!(word, Ok(Ok(Some(line))) if line == supervisor::READY) {
+        if matches!(word, Ok(Ok(Some(line))) if line == keeper::READY) {
             return Ok(leash);
         }
     }

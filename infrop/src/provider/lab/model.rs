@@ -1,8 +1,8 @@
-//! What a lab is: names, addresses, and where its files are.
+//! What a lab is: names, addresses, hosts.
 
 use std::{
     fmt,
-    fs::{self, File, TryLockError},
+    fs::{self, File},
     net::Ipv4Addr,
     path::{Path, PathBuf},
     str::FromStr,
@@ -10,7 +10,10 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::error::{At, Error};
+use super::{
+    error::{At, Error},
+    paths::Paths,
+};
 
 /// Where the Kubernetes API listens on a host.
 pub const API_PORT: u16 = 6443;
@@ -93,22 +96,16 @@ fn is_name(text: &str, limit: usize) -> bool {
         && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
 }
 
-/// A directory of this computer that hosts see, read only.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Share {
-    /// Here.
-    pub source: PathBuf,
-    /// On the hosts.
-    pub target: PathBuf,
-}
-
 /// A host of a lab.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Host {
     /// Its name.
     pub name: HostName,
-    /// Its address in the lab's network.
+    /// Its address in the lab's network; another host's, once this one is removed.
     pub address: Ipv4Addr,
+    /// Its public ssh host key, as in `known_hosts`; never another host's.
+    pub host_key: String,
 }
 
 /// `lab.json`: what a lab is. What of it runs is known to its supervisor only.
@@ -120,12 +117,12 @@ pub struct Definition {
     /// Tells its machines and control groups from those of other labs; short, for it is part of names of
     /// network cards, which have 15 characters.
     pub id: String,
+    /// The infrastructure it belongs to, if it was made for one.
+    pub owner: Option<String>,
     /// The root file system hosts start from.
     pub root: PathBuf,
-    /// Its hosts.
+    /// Its hosts, in the order they came.
     pub hosts: Vec<Host>,
-    /// What hosts see of this computer.
-    pub shares: Vec<Share>,
     /// Whether it ends with the process that made it.
     pub tied: bool,
     /// Whether its maker saw all hosts answer; until then its maker's end is its end, too.
@@ -134,35 +131,41 @@ pub struct Definition {
     pub infrop: PathBuf,
     /// The port on 127.0.0.1 that leads to the API endpoint; 0 until it was chosen.
     pub api_port: u16,
-    /// The address in the lab that the port leads to.
-    pub api_address: Ipv4Addr,
+    /// The address in the lab that the port leads to: that of the first host, until somebody says otherwise.
+    pub api_address: Option<Ipv4Addr>,
 }
 
 impl Definition {
-    pub(super) fn new(
-        name: LabName,
-        hosts: &[HostName],
-        root: PathBuf,
-        shares: Vec<Share>,
-        tied: bool,
-        infrop: PathBuf,
-    ) -> Result<Self, Error> {
-        let mut unique = hosts.to_vec();
-        unique.sort();
-        unique.dedup();
-        if hosts.is_empty() || hosts.len() > MAX_HOSTS || unique.len() != hosts.len() {
-            let names = hosts.iter().map(HostName::as_str).collect::<Vec<_>>().join(", ");
-            return Err(Error::Hosts { limit: MAX_HOSTS, names: format!("{} ({names})", hosts.len()) });
-        }
+    /// A lab without hosts.
+    pub(super) fn new(name: LabName, root: PathBuf, infrop: PathBuf) -> Result<Self, Error> {
+        Ok(Self {
+            name,
+            id: random_hex(3)?,
+            owner: None,
+            root,
+            hosts: Vec::new(),
+            tied: false,
+            complete: false,
+            infrop,
+            api_port: 0,
+            api_address: None,
+        })
+    }
+
+    /// The lowest address that no host has.
+    pub(super) fn free_address(&self) -> Result<Ipv4Addr, Error> {
         let [a, b, c, _] = GATEWAY.octets();
-        let hosts: Vec<Host> = hosts
-            .iter()
-            .zip(FIRST_HOST..)
-            .map(|(name, number)| Host { name: name.clone(), address: Ipv4Addr::new(a, b, c, number) })
-            .collect();
-        let api_address = hosts.first().map_or(GATEWAY, |host| host.address);
-        let id = random_hex(3)?;
-        Ok(Self { name, id, root, hosts, shares, tied, complete: false, infrop, api_port: 0, api_address })
+        (FIRST_HOST..)
+            .take(MAX_HOSTS)
+            .map(|number| Ipv4Addr::new(a, b, c, number))
+            .find(|address| self.hosts.iter().all(|host| host.address != *address))
+            .ok_or(Error::Full { limit: MAX_HOSTS })
+    }
+
+    /// Adds a host. The first one is where the API port leads, unless that was said before.
+    pub(super) fn add(&mut self, host: Host) {
+        self.api_address.get_or_insert(host.address);
+        self.hosts.push(host);
     }
 
     pub(super) fn read(paths: &Paths) -> Result<Self, Error> {
@@ -174,11 +177,7 @@ impl Definition {
     pub(super) fn write(&self, paths: &Paths) -> Result<(), Error> {
         let path = paths.definition();
         let text = serde_json::to_string_pretty(self).map_err(std::io::Error::other).at("write", &path)?;
-        // By rename: whoever reads it sees the old or the new, also after a power cut.
-        let new = path.with_extension("new");
-        fs::write(&new, text + "\n").at("write", &new)?;
-        File::open(&new).and_then(|file| file.sync_all()).at("write", &new)?;
-        fs::rename(&new, &path).at("write", &path)
+        replace(&path, &(text + "\n"))
     }
 
     /// Whether its files are wanted while it does not run.
@@ -188,10 +187,10 @@ impl Definition {
 
     /// The host of that name.
     pub fn host(&self, name: &HostName) -> Result<&Host, Error> {
-        self.hosts.iter().find(|host| host.name == *name).ok_or_else(|| Error::NoHost {
-            lab: self.name.clone(),
-            host: name.clone(),
-            hosts: self.hosts.iter().map(|host| host.name.as_str()).collect::<Vec<_>>().join(", "),
+        self.hosts.iter().find(|host| host.name == *name).ok_or_else(|| {
+            let names: Vec<&str> = self.hosts.iter().map(|host| host.name.as_str()).collect();
+            let hosts = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            Error::NoHost { lab: self.name.clone(), host: name.clone(), hosts }
         })
     }
 }
@@ -209,6 +208,14 @@ impl Host {
     }
 }
 
+/// Writes a file by rename: whoever reads it sees the old or the new, also after a power cut.
+pub(super) fn replace(path: &Path, text: &str) -> Result<(), Error> {
+    let new = path.with_extension("new");
+    fs::write(&new, text).at("write", &new)?;
+    File::open(&new).and_then(|file| file.sync_all()).at("write", &new)?;
+    fs::rename(&new, path).at("write", path)
+}
+
 /// Random bytes, in hexadecimal.
 pub(super) fn random_hex(bytes: usize) -> Result<String, Error> {
     use std::io::Read;
@@ -218,141 +225,60 @@ pub(super) fn random_hex(bytes: usize) -> Result<String, Error> {
     Ok(buffer.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Where the files of a lab are.
-#[derive(Debug, Clone)]
-pub(super) struct Paths {
-    root: PathBuf,
-}
-
-impl Paths {
-    pub(super) fn new(root: PathBuf) -> Self {
-        Self { root }
-    }
-
-    pub(super) fn root(&self) -> &Path {
-        &self.root
-    }
-
-    pub(super) fn definition(&self) -> PathBuf {
-        self.root.join("lab.json")
-    }
-
-    /// Held by the supervisor for as long as it lives.
-    pub(super) fn lock(&self) -> PathBuf {
-        self.root.join("lock")
-    }
-
-    pub(super) fn control(&self) -> PathBuf {
-        self.root.join("control")
-    }
-
-    pub(super) fn supervisor_log(&self) -> PathBuf {
-        self.root.join("supervisor.log")
-    }
-
-    /// The control groups that were made for the lab, one path a line.
-    pub(super) fn cgroups(&self) -> PathBuf {
-        self.root.join("cgroups")
-    }
-
-    pub(super) fn ssh_directory(&self) -> PathBuf {
-        self.root.join("ssh")
-    }
-
-    pub(super) fn ssh_config(&self) -> PathBuf {
-        self.ssh_directory().join("config")
-    }
-
-    pub(super) fn ssh_key(&self) -> PathBuf {
-        self.ssh_directory().join("id_ed25519")
-    }
-
-    pub(super) fn known_hosts(&self) -> PathBuf {
-        self.ssh_directory().join("known_hosts")
-    }
-
-    pub(super) fn host(&self, name: &HostName) -> HostPaths {
-        HostPaths { root: self.root.join("hosts").join(name.as_str()) }
-    }
-
-    /// Whether a supervisor lives.
-    pub(super) fn is_supervised(&self) -> Result<bool, Error> {
-        let path = self.lock();
-        if !path.exists() {
-            return Ok(false);
-        }
-        is_locked(&File::open(&path).at("open", &path)?, &path)
-    }
-}
-
-/// Whether another process holds the lock.
-pub(super) fn is_locked(file: &File, path: &Path) -> Result<bool, Error> {
-    match file.try_lock_shared() {
-        Ok(()) => Ok(false),
-        Err(TryLockError::WouldBlock) => Ok(true),
-        Err(TryLockError::Error(error)) => Err(error).at("lock", path),
-    }
-}
-
-/// Where the files of a host are.
-#[derive(Debug, Clone)]
-pub(super) struct HostPaths {
-    root: PathBuf,
-}
-
-impl HostPaths {
-    /// What differs from the common root file system.
-    pub(super) fn upper(&self) -> PathBuf {
-        self.root.join("upper")
-    }
-
-    /// The overlay's own scratch.
-    pub(super) fn work(&self) -> PathBuf {
-        self.root.join("work")
-    }
-
-    /// Where the root file system is mounted, seen by the supervisor only.
-    pub(super) fn mount(&self) -> PathBuf {
-        self.root.join("root")
-    }
-
-    /// A directory of the real disk, for what does not work on an overlay.
-    pub(super) fn data(&self, name: &str) -> PathBuf {
-        self.root.join("data").join(name)
-    }
-
-    pub(super) fn console(&self) -> PathBuf {
-        self.root.join("console.log")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn definition(hosts: &[&str]) -> Result<Definition, Error> {
-        let hosts: Vec<HostName> = hosts.iter().map(|name| name.parse().unwrap()).collect();
-        Definition::new("demo".parse().unwrap(), &hosts, "/r".into(), Vec::new(), false, "/i".into())
+    fn definition(hosts: &[&str]) -> Definition {
+        let mut lab = Definition::new("demo".parse().unwrap(), "/r".into(), "/i".into()).unwrap();
+        for name in hosts {
+            add(&mut lab, name);
+        }
+        lab
+    }
+
+    fn add(lab: &mut Definition, name: &str) {
+        let address = lab.free_address().unwrap();
+        lab.add(Host { name: name.parse().unwrap(), address, host_key: String::new() });
+    }
+
+    fn addresses(lab: &Definition) -> Vec<String> {
+        lab.hosts.iter().map(|host| host.address.to_string()).collect()
     }
 
     #[test]
-    fn hosts_get_addresses_in_order_and_cards_with_names_that_fit() {
-        let lab = definition(&["cp1", "a-very-long-but-permitted-host-name"]).unwrap();
-        let addresses: Vec<String> = lab.hosts.iter().map(|host| host.address.to_string()).collect();
-        assert_eq!(addresses, ["10.88.0.11", "10.88.0.12"]);
-        assert_eq!(lab.api_address, lab.hosts[0].address);
+    fn hosts_get_the_lowest_free_address_and_cards_with_names_that_fit() {
+        let mut lab = definition(&["cp1", "a-very-long-but-permitted-host-name", "w1"]);
+        assert_eq!(addresses(&lab), ["10.88.0.11", "10.88.0.12", "10.88.0.13"]);
         for host in &lab.hosts {
             assert!(host.bridge_port(&lab).len() <= 15);
         }
+        lab.hosts.remove(1);
+        add(&mut lab, "w2");
+        add(&mut lab, "w3");
+        assert_eq!(addresses(&lab), ["10.88.0.11", "10.88.0.13", "10.88.0.12", "10.88.0.14"]);
     }
 
     #[test]
-    fn no_host_too_many_and_the_same_twice_are_refused() {
-        assert!(definition(&[]).is_err());
-        let error = definition(&["a", "b", "a"]).unwrap_err().to_string();
-        assert_eq!(error, "a lab has 1 to 200 hosts with different names, not 3 (a, b, a)");
-        let many: Vec<String> = (0..=MAX_HOSTS).map(|n| format!("h{n}")).collect();
-        assert!(definition(&many.iter().map(String::as_str).collect::<Vec<_>>()).is_err());
+    fn the_api_port_leads_to_the_first_host_ever() {
+        let mut lab = definition(&[]);
+        assert_eq!(lab.api_address, None);
+        add(&mut lab, "a");
+        let first = lab.api_address;
+        assert_eq!(first, Some(lab.hosts[0].address));
+        add(&mut lab, "b");
+        lab.hosts.remove(0);
+        assert_eq!(lab.api_address, first);
+    }
+
+    #[test]
+    fn there_is_a_last_address() {
+        let mut lab = definition(&[]);
+        for number in 0..MAX_HOSTS {
+            add(&mut lab, &format!("h{number}"));
+        }
+        assert_eq!(addresses(&lab).last().unwrap(), "10.88.0.210");
+        assert_eq!(lab.free_address().unwrap_err().to_string(), "a lab has at most 200 hosts");
     }
 
     #[test]
@@ -369,7 +295,7 @@ mod tests {
     fn a_definition_is_read_as_it_was_written() {
         let directory = tempfile::tempdir().unwrap();
         let paths = Paths::new(directory.path().to_owned());
-        let lab = definition(&["cp1"]).unwrap();
+        let lab = Definition { owner: Some("site".into()), ..definition(&["cp1"]) };
         lab.write(&paths).unwrap();
         assert_eq!(Definition::read(&paths).unwrap(), lab);
         fs::write(paths.definition(), "{}").unwrap();

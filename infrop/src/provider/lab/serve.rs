@@ -11,26 +11,30 @@ use std::{
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
 };
 
 use super::{
     control::{Answer, Request},
     error::{At, Error},
-    model::{API_PORT, HostName, Paths},
+    model::{API_PORT, HostName},
+    paths::Paths,
 };
+
+/// Where an answer goes.
+pub(super) type Reply = oneshot::Sender<Answer>;
 
 /// What a supervisor acts on.
 pub(super) enum Event {
     /// The nspawn of a host ended.
     Ended(HostName, ExitStatus),
-    /// A host took too long to shut down.
-    Overdue(HostName, u32),
-    Asked(Request, oneshot::Sender<Answer>),
-    /// All hosts answered: the lab is what it is to be.
-    Complete,
-    /// The lab is to end.
-    End,
+    /// A host took too long to shut down from the boot of this number.
+    Overdue(HostName, u64),
+    /// The files of a removed host are deleted, or could not be.
+    Deleted(HostName, Result<(), Error>),
+    Asked(Request, Reply),
+    /// The process that made the lab is gone.
+    MakerEnded,
 }
 
 /// Answers on the lab's socket.
@@ -80,13 +84,21 @@ async fn converse(stream: UnixStream, events: mpsc::UnboundedSender<Event>) {
 }
 
 /// Leads a port of the computer to the API endpoint in the lab.
-pub(super) fn forward_api(listener: StdListener, address: Ipv4Addr) -> Result<(), Error> {
-    let target = SocketAddrV4::new(address, API_PORT);
+pub(super) fn forward_api(
+    listener: StdListener,
+    address: watch::Receiver<Option<Ipv4Addr>>,
+) -> Result<(), Error> {
     let listener = TcpListener::from_std(listener).at("listen for", Path::new("the API"))?;
     tokio::spawn(async move {
         loop {
             match listener.accept().await {
-                Ok((client, _)) => drop(tokio::spawn(forward(client, target))),
+                Ok((client, _)) => {
+                    // Without an address the connection is closed: there is no endpoint yet.
+                    let target = *address.borrow();
+                    if let Some(address) = target {
+                        tokio::spawn(forward(client, SocketAddrV4::new(address, API_PORT)));
+                    }
+                }
                 Err(error) => rest_after(&error).await,
             }
         }
@@ -107,18 +119,13 @@ async fn rest_after(error: &io::Error) {
     tokio::time::sleep(Duration::from_millis(100)).await;
 }
 
-/// Watches the maker's end of our stdin. A byte says that the lab is complete and may outlive its maker; the
-/// end of stdin before that, or at all if the lab is tied, ends the lab.
-pub(super) fn watch_maker(tied: bool, events: &mpsc::UnboundedSender<Event>) {
+/// Watches the maker's end of our stdin, which says nothing but is closed when the maker ends.
+pub(super) fn watch_maker(events: &mpsc::UnboundedSender<Event>) {
     let events = events.clone();
     tokio::spawn(async move {
-        let mut stdin = tokio::io::stdin();
-        while stdin.read_u8().await.is_ok() {
-            let _ = events.send(Event::Complete);
-            if !tied {
-                return;
-            }
+        if let Err(error) = tokio::io::copy(&mut tokio::io::stdin(), &mut tokio::io::sink()).await {
+            eprintln!("cannot watch the maker of the lab: {error}");
         }
-        let _ = events.send(Event::End);
+        let _ = events.send(Event::MakerEnded);
     });
 }

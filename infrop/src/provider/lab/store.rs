@@ -13,7 +13,8 @@ use std::{
 use super::{
     cgroup,
     error::{At, Error},
-    model::{Definition, LabName, Paths, is_locked},
+    model::{Definition, LabName},
+    paths::{Paths, is_locked},
 };
 
 /// The directory with all labs.
@@ -99,6 +100,17 @@ impl Store {
         Ok(Creation { paths, _lock: lock })
     }
 
+    /// Holds a lab while it is started: others who start it wait, and nobody takes it for a leftover.
+    pub(super) async fn claim(&self, name: &LabName) -> Result<File, Error> {
+        let root = self.find(name)?.root().to_owned();
+        let path = root.clone();
+        let claim = tokio::task::spawn_blocking(move || {
+            let directory = File::open(&root)?;
+            directory.lock().map(|()| directory)
+        });
+        claim.await.map_err(io::Error::other).and_then(|claimed| claimed).at("lock", &path)
+    }
+
     /// Removes all files of a lab that is not running.
     pub(super) fn remove(&self, name: &LabName) -> Result<(), Error> {
         remove(&self.paths(name))
@@ -164,10 +176,8 @@ mod tests {
     }
 
     fn definition(name: &str, tied: bool) -> Definition {
-        let hosts = ["h1".parse().unwrap()];
-        let name = name.parse().unwrap();
-        let lab = Definition::new(name, &hosts, "/r".into(), Vec::new(), tied, "/i".into()).unwrap();
-        Definition { complete: true, ..lab }
+        let lab = Definition::new(name.parse().unwrap(), "/r".into(), "/i".into()).unwrap();
+        Definition { complete: true, tied, ..lab }
     }
 
     #[test]
