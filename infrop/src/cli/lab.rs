@@ -286,9 +286,7 @@ fn describe(lab: &Lab, status: &Status) -> String {
         text += &format!("\nIt belongs to the infrastructure {owner}.");
     }
     if let Some(address) = api_address {
-        let port = lab::API_PORT;
-        text +=
-            &format!("\nA Kubernetes API on {address}:{port} answers here at https://127.0.0.1:{api_port}.");
+        text += &format!("\nA Kubernetes API on {address} answers here at https://127.0.0.1:{api_port}.");
     }
     text += &format!("\nHosts see {} at {BUNDLES_ON_HOSTS}.", lab.offered().display());
     text + &format!("\nEnd it with: infrop lab destroy {name}")

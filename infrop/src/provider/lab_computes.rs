@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use common::metadata::{Configuration, ImageArchive, Key, NodeName, Repository};
-use futures::future::BoxFuture;
+use futures::future::LocalBoxFuture;
 use images::{
     kubernetes::{Bundle, Manifest},
     steps::Steps,
@@ -152,7 +152,7 @@ fn is_of(pool: &PoolName, host: &str) -> bool {
 }
 
 impl Provider for LabComputes {
-    fn observe(&self) -> BoxFuture<'_, Result<Vec<Pool>, Error>> {
+    fn observe(&self) -> LocalBoxFuture<'_, Result<Vec<Pool>, Error>> {
         Box::pin(async {
             let computes = self.look().await.map_err(self.error("look at the lab"))?;
             let pool = |name: &PoolName| Pool {
@@ -165,7 +165,11 @@ impl Provider for LabComputes {
         })
     }
 
-    fn create<'a>(&'a self, pool: &'a PoolName, name: &'a NodeName) -> BoxFuture<'a, Result<Compute, Error>> {
+    fn create<'a>(
+        &'a self,
+        pool: &'a PoolName,
+        name: &'a NodeName,
+    ) -> LocalBoxFuture<'a, Result<Compute, Error>> {
         Box::pin(async move {
             let made = async {
                 let host = self.ensure().await?.add_host(&name.as_str().parse()?).await?;
@@ -181,7 +185,7 @@ impl Provider for LabComputes {
         })
     }
 
-    fn delete<'a>(&'a self, compute: &'a Compute) -> BoxFuture<'a, Result<(), Error>> {
+    fn delete<'a>(&'a self, compute: &'a Compute) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             let removed = async {
                 self.ensure().await?.remove_host(&compute.name.as_str().parse()?).await?;
@@ -191,7 +195,7 @@ impl Provider for LabComputes {
         })
     }
 
-    fn power<'a>(&'a self, compute: &'a Compute, power: Power) -> BoxFuture<'a, Result<(), Error>> {
+    fn power<'a>(&'a self, compute: &'a Compute, power: Power) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             let switched = async {
                 let switch = match power {
@@ -206,7 +210,7 @@ impl Provider for LabComputes {
         })
     }
 
-    fn release(&self) -> BoxFuture<'_, Result<(), Error>> {
+    fn release(&self) -> LocalBoxFuture<'_, Result<(), Error>> {
         Box::pin(async {
             let released = async {
                 if self.find()?.is_some() {
@@ -225,7 +229,7 @@ impl Provider for LabComputes {
         Ok(Access { destination, config: Some(lab.ssh_config()), ..Access::default() })
     }
 
-    fn route(&self, address: SocketAddr) -> BoxFuture<'_, Result<Route, Error>> {
+    fn route(&self, address: SocketAddr) -> LocalBoxFuture<'_, Result<Route, Error>> {
         Box::pin(async move {
             let led = async {
                 let lab = Lab::open(&self.means.store, &self.lab)?;

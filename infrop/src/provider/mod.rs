@@ -13,7 +13,7 @@ use common::{
     metadata::{Configuration, NodeName, Repository, Template},
     software::{SoftwareName, SoftwareVersion},
 };
-use futures::future::BoxFuture;
+use futures::future::LocalBoxFuture;
 use serde_json::{Map, Value};
 
 use crate::{
@@ -114,27 +114,31 @@ pub struct Error {
 }
 
 /// Who has computes. Every call can be made again after a crash in the middle of it.
-pub trait Provider: Send + Sync + fmt::Debug {
+pub trait Provider: fmt::Debug {
     /// Its pools and computes as they are. Changes nothing.
-    fn observe(&self) -> BoxFuture<'_, Result<Vec<Pool>, Error>>;
+    fn observe(&self) -> LocalBoxFuture<'_, Result<Vec<Pool>, Error>>;
 
     /// Makes a compute ours.
-    fn create<'a>(&'a self, pool: &'a PoolName, name: &'a NodeName) -> BoxFuture<'a, Result<Compute, Error>>;
+    fn create<'a>(
+        &'a self,
+        pool: &'a PoolName,
+        name: &'a NodeName,
+    ) -> LocalBoxFuture<'a, Result<Compute, Error>>;
 
     /// Gives a compute back; whatever was on it is lost.
-    fn delete<'a>(&'a self, compute: &'a Compute) -> BoxFuture<'a, Result<(), Error>>;
+    fn delete<'a>(&'a self, compute: &'a Compute) -> LocalBoxFuture<'a, Result<(), Error>>;
 
     /// Switches a compute.
-    fn power<'a>(&'a self, compute: &'a Compute, power: Power) -> BoxFuture<'a, Result<(), Error>>;
+    fn power<'a>(&'a self, compute: &'a Compute, power: Power) -> LocalBoxFuture<'a, Result<(), Error>>;
 
     /// Gives back what the provider kept for the infrastructure beside computes, when it has none left.
-    fn release(&self) -> BoxFuture<'_, Result<(), Error>>;
+    fn release(&self) -> LocalBoxFuture<'_, Result<(), Error>>;
 
     /// How a compute is reached.
     fn access(&self, compute: &Compute) -> Result<Access, Error>;
 
     /// Makes the way from here to the API at `address`, if one has to be made, and gives it.
-    fn route(&self, address: SocketAddr) -> BoxFuture<'_, Result<Route, Error>>;
+    fn route(&self, address: SocketAddr) -> LocalBoxFuture<'_, Result<Route, Error>>;
 
     /// What its hosts need.
     fn defaults(&self) -> &HostDefaults;

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     fs, io,
+    net::SocketAddrV4,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -10,7 +11,7 @@ use std::{
 use anyhow::{Context, ensure};
 use futures::future::{join_all, try_join_all};
 use images::{node, steps::Steps};
-use infrop::provider::lab::{Definition, HostName, Lab, Lifetime, Plan, Power, Store};
+use infrop::provider::lab::{API_PORT, Definition, HostName, Lab, Lifetime, Plan, Power, Store};
 use program::Program;
 use tests::{
     api_server::is_running,
@@ -107,7 +108,7 @@ pub(super) async fn hosts_come_and_go() -> anyhow::Result<()> {
         lab.remove_host(&a).await?;
 
         let first = lab.add_host(&a).await?;
-        ensure!(lab.definition()?.api_address == Some(first.address));
+        ensure!(lab.definition()?.api_address == Some(SocketAddrV4::new(first.address, API_PORT)));
         lab.wait_for_host(&a).await?;
         ensure!(lab.add_host(&a).await? == first, "what is there is made again");
         ensure!(test.run("a", "hostname; cat /root/file || true").await?.trim() == "a");
@@ -324,7 +325,7 @@ pub(super) async fn the_port_is_led() -> anyhow::Result<()> {
         }
         let definition = lab.directory().join("lab.json");
         for name in ["a", "b", "b", "a"] {
-            let address = lab.definition()?.host(&host(name)?)?.address;
+            let address = SocketAddrV4::new(lab.definition()?.host(&host(name)?)?.address, API_PORT);
             let before = (lab.definition()?.api_address, definition.metadata()?.modified()?);
             lab.lead_api(address).await?;
             let unchanged = definition.metadata()?.modified()? == before.1;

@@ -12,7 +12,7 @@ use crate::{bootstrap::host::KubeadmState, cluster::REMOVING, provider::Ownershi
 
 /// Decides which hosts are to go; gives all of them, also those that have to wait.
 pub(super) fn shrink(snapshot: &Snapshot, decision: &mut Decision) -> BTreeSet<NodeName> {
-    let mut leaving = BTreeSet::new();
+    let mut leaving = Vec::new();
     for (index, group) in snapshot.groups.iter().enumerate() {
         leaving.extend(victims(snapshot, index, group));
     }
@@ -28,7 +28,7 @@ pub(super) fn shrink(snapshot: &Snapshot, decision: &mut Decision) -> BTreeSet<N
             );
             decision.blocked.insert(name.to_string(), why);
         }
-        return leaving;
+        return leaving.into_iter().collect();
     }
     for name in &leaving {
         if snapshot.busy.contains(name) {
@@ -48,7 +48,7 @@ pub(super) fn shrink(snapshot: &Snapshot, decision: &mut Decision) -> BTreeSet<N
             }
         }
     }
-    leaving
+    leaving.into_iter().collect()
 }
 
 /// The hosts of a group that are to go. The choice is the same after a crash in the middle: what was begun is gone on

@@ -330,7 +330,7 @@ fn no_more_goes_than_allowed_and_then_nothing_does() {
     assert!(decision.actions.is_empty(), "{decision:?}");
     assert!(decision.blocked["w-3"].contains("--max-delete allows 1"));
     snapshot.removals.limit = 2;
-    assert_eq!(actions(&snapshot), ["remove w-2", "remove w-3"]);
+    assert_eq!(actions(&snapshot), ["remove w-3", "remove w-2"]);
     // One is done, one is under way: that is what was allowed.
     snapshot.hosts.remove(&name("w-3"));
     view_of(&mut snapshot).nodes.remove(&name("w-3"));

@@ -1,6 +1,9 @@
 //! What a lab's supervisor is asked and answers: one JSON line each way, on a socket in the lab's directory.
 
-use std::{fmt, io, net::Ipv4Addr};
+use std::{
+    fmt, io,
+    net::{Ipv4Addr, SocketAddrV4},
+};
 
 use clap::ValueEnum;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
@@ -55,7 +58,7 @@ pub(super) enum Request {
         power: Power,
     },
     LeadApi {
-        address: Ipv4Addr,
+        address: SocketAddrV4,
     },
     Shutdown,
 }
@@ -90,7 +93,7 @@ pub struct Status {
     /// The port on 127.0.0.1 that leads to the API endpoint.
     pub api_port: u16,
     /// Where the port leads in the lab; nowhere before the first host.
-    pub api_address: Option<Ipv4Addr>,
+    pub api_address: Option<SocketAddrV4>,
     /// Its hosts, by name.
     pub hosts: Vec<HostStatus>,
 }

@@ -6,7 +6,7 @@
 use std::{
     collections::BTreeMap,
     io::{self, Write},
-    net::{Ipv4Addr, TcpListener as StdListener},
+    net::{SocketAddrV4, TcpListener as StdListener},
     path::PathBuf,
     process::ExitStatus,
     time::Duration,
@@ -40,7 +40,7 @@ pub(super) struct Keeper<'a> {
     turns: u64,
     events: mpsc::UnboundedSender<Event>,
     /// Where the API port leads.
-    api: watch::Sender<Option<Ipv4Addr>>,
+    api: watch::Sender<Option<SocketAddrV4>>,
 }
 
 impl<'a> Keeper<'a> {

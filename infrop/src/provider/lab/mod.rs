@@ -30,7 +30,7 @@ mod supervisor;
 
 use std::{
     collections::BTreeSet,
-    net::Ipv4Addr,
+    net::SocketAddrV4,
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
@@ -276,7 +276,7 @@ impl Lab {
     }
 
     /// From now on the port on 127.0.0.1 leads to this address in the lab, for example a virtual one.
-    pub async fn lead_api(&self, address: Ipv4Addr) -> Result<(), Error> {
+    pub async fn lead_api(&self, address: SocketAddrV4) -> Result<(), Error> {
         control::call(&self.paths, &Request::LeadApi { address }).await?;
         Ok(())
     }

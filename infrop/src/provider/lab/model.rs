@@ -3,7 +3,7 @@
 use std::{
     fmt,
     fs::{self, File},
-    net::Ipv4Addr,
+    net::{Ipv4Addr, SocketAddrV4},
     path::{Path, PathBuf},
     str::FromStr,
 };
@@ -132,7 +132,7 @@ pub struct Definition {
     /// The port on 127.0.0.1 that leads to the API endpoint; 0 until it was chosen.
     pub api_port: u16,
     /// The address in the lab that the port leads to: that of the first host, until somebody says otherwise.
-    pub api_address: Option<Ipv4Addr>,
+    pub api_address: Option<SocketAddrV4>,
 }
 
 impl Definition {
@@ -164,7 +164,7 @@ impl Definition {
 
     /// Adds a host. The first one is where the API port leads, unless that was said before.
     pub(super) fn add(&mut self, host: Host) {
-        self.api_address.get_or_insert(host.address);
+        self.api_address.get_or_insert(SocketAddrV4::new(host.address, API_PORT));
         self.hosts.push(host);
     }
 
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(lab.api_address, None);
         add(&mut lab, "a");
         let first = lab.api_address;
-        assert_eq!(first, Some(lab.hosts[0].address));
+        assert_eq!(first, Some(SocketAddrV4::new(lab.hosts[0].address, API_PORT)));
         add(&mut lab, "b");
         lab.hosts.remove(0);
         assert_eq!(lab.api_address, first);

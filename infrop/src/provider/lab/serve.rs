@@ -2,7 +2,7 @@
 
 use std::{
     fs, io,
-    net::{Ipv4Addr, SocketAddrV4, TcpListener as StdListener},
+    net::{SocketAddrV4, TcpListener as StdListener},
     path::Path,
     process::ExitStatus,
     time::Duration,
@@ -17,7 +17,7 @@ use tokio::{
 use super::{
     control::{Answer, Request},
     error::{At, Error},
-    model::{API_PORT, HostName},
+    model::HostName,
     paths::Paths,
 };
 
@@ -86,7 +86,7 @@ async fn converse(stream: UnixStream, events: mpsc::UnboundedSender<Event>) {
 /// Leads a port of the computer to the API endpoint in the lab.
 pub(super) fn forward_api(
     listener: StdListener,
-    address: watch::Receiver<Option<Ipv4Addr>>,
+    address: watch::Receiver<Option<SocketAddrV4>>,
 ) -> Result<(), Error> {
     let listener = TcpListener::from_std(listener).at("listen for", Path::new("the API"))?;
     tokio::spawn(async move {
@@ -96,7 +96,7 @@ pub(super) fn forward_api(
                     // Without an address the connection is closed: there is no endpoint yet.
                     let target = *address.borrow();
                     if let Some(address) = target {
-                        tokio::spawn(forward(client, SocketAddrV4::new(address, API_PORT)));
+                        tokio::spawn(forward(client, address));
                     }
                 }
                 Err(error) => rest_after(&error).await,
