@@ -3,11 +3,11 @@
 use std::{
     collections::BTreeSet,
     net::{IpAddr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use anyhow::{Context as _, bail};
-use common::metadata::{Configuration, ImageArchive, Key, NodeName, Repository};
+use common::metadata::{Configuration, Key, NodeName, Repository};
 use futures::future::LocalBoxFuture;
 use images::{
     kubernetes::{Bundle, Manifest},
@@ -18,6 +18,7 @@ use tokio::sync::Mutex;
 
 use super::{
     Compute, Error, HostDefaults, Ownership, Pool, Power, Provider, Spares,
+    defaults::{Containerd, images, pause},
     lab::{self, Lab, LabName, Lifetime, Plan, Store},
 };
 use crate::{
@@ -258,9 +259,10 @@ fn defaults(bundle: &Manifest) -> anyhow::Result<HostDefaults> {
         key: Key::KeyFile(format!("{apt}/repository.asc").parse()?),
     };
     let containerd = bundle.components.get("containerd").context("the bundle has no containerd")?;
+    let containerd_config = Containerd { pause: Some(pause(bundle)?), systemd: false, restricted: true };
     let configuration = Configuration {
-        containerd_config: Some(containerd_config(bundle)?),
-        images: Some(images(bundle)?),
+        containerd_config: Some(containerd_config.config()),
+        images: Some(images(bundle, &Path::new(BUNDLES).join(bundle.kubernetes.to_string()))?),
         ..Configuration::default()
     };
     Ok(HostDefaults {
@@ -291,37 +293,4 @@ fn fields(value: Value) -> Map<String, Value> {
         Value::Object(fields) => fields,
         _ => Map::new(),
     }
-}
-
-/// The bundle's images, as its hosts see them.
-fn images(bundle: &Manifest) -> anyhow::Result<Vec<ImageArchive>> {
-    let mut archives = Vec::new();
-    for image in &bundle.images {
-        let entry = bundle
-            .files
-            .get(&image.file)
-            .with_context(|| format!("the bundle does not list {}", image.file))?;
-        archives.push(ImageArchive {
-            name: image.name.parse()?,
-            file: format!("{BUNDLES}/{}/{}", bundle.kubernetes, image.file).into(),
-            sha256: entry.sha256.parse()?,
-        });
-    }
-    Ok(archives)
-}
-
-/// Without `CAP_SYS_RESOURCE` an OOM score cannot be lowered; the pause image is the bundle's.
-fn containerd_config(bundle: &Manifest) -> anyhow::Result<String> {
-    let pause = bundle.images.iter().find(|image| image.name.contains("/pause:"));
-    let pause = &pause.context("the bundle has no pause image")?.name;
-    Ok(format!(
-        "version = 3\n\
-         [plugins.'io.containerd.cri.v1.runtime']\n  restrict_oom_score_adj = true\n  \
-         [plugins.'io.containerd.cri.v1.runtime'.cni]\n    bin_dirs = ['/usr/lib/cni']\n    \
-         conf_dir = '/etc/cni/net.d'\n  \
-         [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\n    \
-         runtime_type = 'io.containerd.runc.v2'\n    \
-         [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]\n      SystemdCgroup = false\n\
-         [plugins.'io.containerd.cri.v1.images'.pinned_images]\n  sandbox = '{pause}'\n"
-    ))
 }

@@ -1,7 +1,9 @@
 //! Who has computes.
 
+mod defaults;
 pub mod lab;
 pub mod lab_computes;
+pub mod static_computes;
 
 use std::{
     collections::BTreeMap,

@@ -157,8 +157,13 @@ pub fn decide(snapshot: &Snapshot) -> Decision {
 
 /// Computes that are missing in a group.
 fn grow(snapshot: &Snapshot, index: usize, group: &Group, decision: &mut Decision) {
-    let members: BTreeSet<&NodeName> =
-        snapshot.hosts.iter().filter(|(_, host)| host.group == index).map(|(name, _)| name).collect();
+    // One that nobody knows about counts: it may be ours.
+    let members: BTreeSet<&NodeName> = snapshot
+        .hosts
+        .iter()
+        .filter(|(_, host)| host.group == index && !matches!(host.compute.ownership, Ownership::Foreign(_)))
+        .map(|(name, _)| name)
+        .collect();
     // Names that are being created count: they are busy before they are hosts.
     let prefix = format!("{}-", group.pool);
     let coming = snapshot.busy.iter().filter(|name| !snapshot.hosts.contains_key(*name)).filter(|name| {

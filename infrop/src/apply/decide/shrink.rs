@@ -52,7 +52,7 @@ pub(super) fn shrink(snapshot: &Snapshot, decision: &mut Decision) -> BTreeSet<N
 }
 
 /// The hosts of a group that are to go. The choice is the same after a crash in the middle: what was begun is gone on
-/// with, then what never joined goes, then the highest number.
+/// with, then what is not in the cluster goes, then the highest number.
 fn victims(snapshot: &Snapshot, index: usize, group: &Group) -> Vec<NodeName> {
     let mut members: Vec<(&NodeName, &Host)> = snapshot
         .hosts
@@ -61,7 +61,7 @@ fn victims(snapshot: &Snapshot, index: usize, group: &Group) -> Vec<NodeName> {
         .collect();
     members.sort_by_key(|(name, host)| {
         let chosen = snapshot.removals.replace.contains(*name);
-        (!chosen, !is_leaving(snapshot, name), has_joined(host), Reverse(natural(name)))
+        (!chosen, !is_leaving(snapshot, name), is_in_cluster(snapshot, name, host), Reverse(natural(name)))
     });
     let replaced = members.iter().filter(|(name, _)| snapshot.removals.replace.contains(*name)).count();
     let begun = members.iter().filter(|(name, _)| is_leaving(snapshot, name)).count();
@@ -83,8 +83,12 @@ fn is_leaving(snapshot: &Snapshot, name: &NodeName) -> bool {
         .is_some_and(|node| node.annotations.contains_key(REMOVING))
 }
 
-fn has_joined(host: &Host) -> bool {
-    host.seen().is_none_or(|report| report.kubeadm != KubeadmState::None)
+/// Whether the cluster knows it. As long as nobody can tell, it does.
+fn is_in_cluster(snapshot: &Snapshot, name: &NodeName, host: &Host) -> bool {
+    match (view(snapshot), host.seen()) {
+        (Some(view), Some(report)) => report.kubeadm != KubeadmState::None && view.nodes.contains_key(name),
+        _ => true,
+    }
 }
 
 enum Obstacle {
