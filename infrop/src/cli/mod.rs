@@ -1,9 +1,12 @@
 //! The command line: arguments in, text or JSON out. One file per command.
 
 mod bundle;
+mod completions;
 mod lab;
 mod manifests;
 mod output;
+mod schema;
+mod validate;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -48,6 +51,12 @@ enum Command {
     Lab(lab::LabArguments),
     /// Objects that a cluster needs beside infrop, to be applied by a person or CI.
     Manifests(manifests::ManifestsArguments),
+    /// Check an infrastructure document; say all that is wrong with it, where, and how to put it right.
+    Validate(validate::ValidateArguments),
+    /// Print the JSON Schema of the infrastructure document.
+    Schema(schema::SchemaArguments),
+    /// Print what a shell needs to complete infrop's commands.
+    Completions(completions::CompletionsArguments),
 }
 
 /// What all commands share.
@@ -83,10 +92,17 @@ pub fn run() -> ExitCode {
 
 fn start(cli: Cli) -> anyhow::Result<u8> {
     let Cli { cache_dir, command } = cli;
-    if let Command::Lab(arguments) = &command
-        && let Some(result) = lab::run_internal(arguments)
-    {
-        return result.map(|()| DONE);
+    // What needs neither a cache nor anything to wait for.
+    match &command {
+        Command::Lab(arguments) => {
+            if let Some(result) = lab::run_internal(arguments) {
+                return result.map(|()| DONE);
+            }
+        }
+        Command::Validate(arguments) => return validate::run(arguments),
+        Command::Schema(arguments) => return schema::run(arguments).map(|()| DONE),
+        Command::Completions(arguments) => return completions::run(arguments).map(|()| DONE),
+        Command::Bundle(_) | Command::Manifests(_) => {}
     }
     let cache = cache_dir
         .map(Cache::new)
@@ -100,6 +116,7 @@ fn start(cli: Cli) -> anyhow::Result<u8> {
                 Command::Bundle(command) => bundle::run(command, &shared).await,
                 Command::Lab(arguments) => lab::run(arguments, &shared).await,
                 Command::Manifests(arguments) => manifests::run(&arguments),
+                Command::Validate(_) | Command::Schema(_) | Command::Completions(_) => Ok(()),
             }
         };
         tokio::select! {

@@ -44,7 +44,7 @@ pub use self::{
     connect::connect,
     control::{HostStatus, Power, Status},
     error::Error,
-    model::{API_PORT, Definition, HostName, LabName, Share},
+    model::{API_PORT, Definition, FIRST_HOST, GATEWAY, HostName, LabName, MAX_HOSTS, PREFIX_LENGTH, Share},
     store::{Store, Summary},
     supervisor::{keep, supervise},
 };
