@@ -1,8 +1,9 @@
 //! `infrop schema`: the JSON Schema of the infrastructure document.
 
+use std::io::Write;
+
 use clap::Args;
 
-use super::output::print_json;
 use crate::desired;
 
 const HELP: &str = "\
@@ -22,5 +23,7 @@ pub(super) struct SchemaArguments {}
 
 pub(super) fn run(arguments: &SchemaArguments) -> anyhow::Result<()> {
     let SchemaArguments {} = arguments;
-    print_json(&desired::schema())
+    // Not with print: a pager that is left early is no reason to panic.
+    writeln!(std::io::stdout(), "{}", serde_json::to_string_pretty(desired::schema())?)?;
+    Ok(())
 }

@@ -92,7 +92,8 @@ macro_rules! formats {
     (@) => { false };
 }
 
-const ALL: &[Format] = formats! {
+/// All of them.
+pub(super) const ALL: &[Format] = formats! {
     "name": r"^[a-z]([a-z0-9-]{0,22}[a-z0-9])?$", "a name",
         "use a-z, 0-9 and -, up to 24 characters, beginning with a letter and not ending with -", parses::<PoolName>;
     "node-name": DNS_NAME, "a node's name",
@@ -131,7 +132,7 @@ const ALL: &[Format] = formats! {
     "label-value": r"^([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?$", "a value of a label or taint",
         "use up to 63 of A-Z, a-z, 0-9 and - _ ., beginning and ending with a letter or digit",
         |text| text.is_empty() || is_label_word(text);
-    "path": r"^\S(.*\S)?$|^.$", "a path of a file", "write the file's path, relative to this document or from /", is_path,
+    "path": r"^[^\n\r\t]+$", "a path of a file", "write the file's path, relative to this document or from /", is_path,
         confidential;
     "environment-variable": r"^[A-Za-z_][A-Za-z0-9_]*$", "the name of an environment variable",
         "write the variable's name, such as INFROP_SSH_KEY, and never the secret itself", is_variable, confidential;
@@ -143,6 +144,11 @@ const ALL: &[Format] = formats! {
 /// The format of that name; none for those of JSON Schema itself (`uint16`).
 pub(super) fn find(name: &str) -> Option<&'static Format> {
     ALL.iter().find(|format| format.name == name)
+}
+
+/// Whether a text is of a format.
+pub(super) fn is(name: &str, text: &str) -> bool {
+    find(name).is_some_and(|format| (format.accepts)(text))
 }
 
 /// A text from the document as an error may repeat it: short, harmless, and no key.

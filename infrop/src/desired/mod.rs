@@ -16,6 +16,8 @@ mod problem;
 mod schema;
 mod similar;
 mod structure;
+#[cfg(test)]
+mod tests;
 mod yaml;
 
 use std::{fs::File, io::Read as _, path::Path};
@@ -69,7 +71,7 @@ pub fn read_from(source: impl std::io::Read, file: &Path) -> Result<Infrastructu
 pub fn parse(text: &str, file: &Path) -> Result<Infrastructure, Problems> {
     let (tree, mut findings) = yaml::parse(text);
     let Some(tree) = tree else { return Err(problems(None, findings, file)) };
-    findings.extend(structure::check(&tree, &schema()));
+    findings.extend(structure::check(&tree, schema()));
     let value = tree.value();
     let parts = Parts::new(&value);
     findings.extend(checks::check(&parts));

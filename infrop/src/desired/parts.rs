@@ -4,6 +4,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{
+    formats,
     model::{Endpoint, Networking, Ssh, StaticHost},
     names::{Count, PoolName, ProviderName},
     problem::Field,
@@ -105,7 +106,10 @@ impl<'v> Parts<'v> {
                 .collect();
         let endpoint = match in_cluster("endpoint") {
             None | Some(Value::Null) => Part::Missing,
-            value => read(value).map_or(Part::Unreadable, Part::There),
+            value => match read::<Endpoint>(value) {
+                Some(endpoint) if formats::is("host", &endpoint.host) => Part::There(endpoint),
+                _ => Part::Unreadable,
+            },
         };
         // A part that is not written has its defaults; one that cannot be read has none.
         let empty = Value::Object(serde_json::Map::new());

@@ -1,19 +1,26 @@
 //! The JSON Schema of the document, made from its types: editors complete and check with it, and so does
 //! `structure`.
 
+use std::sync::LazyLock;
+
 use schemars::{Schema, generate::SchemaSettings, transform::RecursiveTransform};
 use serde_json::Value;
 
 use super::{formats, model::Infrastructure};
 
-/// The JSON Schema of the infrastructure document (draft 2020-12).
-pub fn schema() -> Value {
+/// Made once: it is the same for every document.
+static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
     SchemaSettings::draft2020_12()
         .with_transform(RecursiveTransform(describe_variants))
         .with_transform(RecursiveTransform(polish))
         .into_generator()
         .into_root_schema_for::<Infrastructure>()
         .to_value()
+});
+
+/// The JSON Schema of the infrastructure document (draft 2020-12).
+pub fn schema() -> &'static Value {
+    &SCHEMA
 }
 
 /// What an enum's variant says of itself belongs to the field that it is in YAML.

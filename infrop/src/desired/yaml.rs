@@ -82,7 +82,7 @@ fn no_yaml(error: &ScanError) -> Finding {
         &Field::default(),
         place(*error.marker()),
         format!("is not YAML: {}", error.info()),
-        "look at indentation, colons and quotes here and in the line before",
+        "look at indentation, colons and quotes around here",
     )
 }
 
@@ -97,19 +97,22 @@ impl<'t> Reader<'t> {
 
     fn document(&mut self) -> Result<Node, Finding> {
         let root = Field::default();
+        let empty = |place| {
+            let hint = "begin with `apiVersion: infrop.caos.ch/v1alpha1`; examples are in infrop/examples/";
+            stop(&root, place, "is empty", hint)
+        };
         loop {
             match self.next()? {
-                (Event::StreamEnd, _) => {
-                    let hint =
-                        "begin with `apiVersion: infrop.caos.ch/v1alpha1`; examples are in infrop/examples/";
-                    return Err(stop(&root, Place::START, "is empty", hint));
-                }
+                (Event::StreamEnd, _) => return Err(empty(Place::START)),
                 (Event::DocumentStart(_), _) => break,
                 _ => {}
             }
         }
         let (event, span) = self.next()?;
         let node = self.node(event, span, &root, 0)?;
+        if matches!(node.content, Content::Null) {
+            return Err(empty(node.place));
+        }
         loop {
             match self.next()? {
                 (Event::StreamEnd, _) => return Ok(node),
@@ -283,7 +286,7 @@ impl Node {
     pub fn kind(&self) -> &'static str {
         match self.content {
             Content::Null => "empty",
-            Content::Bool(_) => "true or false",
+            Content::Bool(_) => "a boolean",
             Content::Number(..) => "a number",
             Content::Text(_) => "a text",
             Content::List(_) => "a list",

@@ -5,6 +5,8 @@ mod hosts;
 mod network;
 mod software;
 
+#[cfg(test)]
+pub(super) use self::software::BY_VERSION;
 use super::{parts::Parts, problem::Finding};
 
 /// All rules.

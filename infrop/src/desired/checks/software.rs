@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use common::{
     KubernetesVersion,
-    metadata::{Configuration, Key, Repository, Template},
+    metadata::{Key, Repository, Template},
 };
 
 use crate::desired::{
     parts::{Part, Parts, ProviderKind},
     problem::{Field, Finding, Spot},
-    similar,
+    schema, similar,
 };
 
 /// What `software.kubernetes` speaks for.
@@ -50,7 +50,7 @@ pub(super) fn versions(parts: &Parts) -> Vec<Finding> {
         let (problem, hint) = if OF_KUBERNETES.contains(&name.as_str()) {
             let problem = "has the version that software.kubernetes says, and no other".to_owned();
             (problem, "remove it; software.kubernetes speaks for kubeadm, kubelet and kubectl".to_owned())
-        } else if contents.contains(name) {
+        } else if contents.contains(&name) {
             let problem = "has no version to be named: it is the hash of its content".to_owned();
             (problem, format!("write the content under software.configuration.{name}"))
         } else if BY_VERSION.contains(&name.as_str()) {
@@ -68,10 +68,10 @@ pub(super) fn versions(parts: &Parts) -> Vec<Finding> {
 }
 
 /// The names of contents are the fields of their type.
-fn content_names() -> Vec<String> {
-    let schema = schemars::schema_for!(Configuration);
-    let properties = schema.get("properties").and_then(serde_json::Value::as_object);
-    properties.into_iter().flat_map(|properties| properties.keys().cloned()).collect()
+fn content_names() -> Vec<&'static String> {
+    let properties =
+        schema().pointer("/$defs/Configuration/properties").and_then(serde_json::Value::as_object);
+    properties.into_iter().flatten().map(|(name, _)| name).collect()
 }
 
 /// Hosts that are given have no packages and no images by themselves.
