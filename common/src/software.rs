@@ -20,11 +20,15 @@ const HASH_PREFIX: &str = "sha256:";
 
 /// The name of a software: `kubelet`, `containerd-config`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(inline, extend("format" = "software-name")))]
 #[serde(try_from = "String", into = "String")]
 pub struct SoftwareName(String);
 
 /// The version of a software, compared as exact text: `1.37.1`, `1:2.2.7-1+b2`, `sha256:0123456789abcdef`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(inline, extend("format" = "software-version")))]
 #[serde(try_from = "String", into = "String")]
 pub struct SoftwareVersion(String);
 

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 /// Written with or without the leading `v`; always three numbers, because a package, an image tag and a
 /// kubelet's report all name a patch release.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(with = "String", inline, extend("format" = "kubernetes-version")))]
 #[serde(try_from = "String", into = "String")]
 pub struct KubernetesVersion(semver::Version);
 

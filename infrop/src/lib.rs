@@ -7,3 +7,4 @@ pub mod cluster;
 pub mod desired;
 pub mod provider;
 pub mod random;
+pub mod secrets;

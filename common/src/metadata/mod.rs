@@ -113,6 +113,7 @@ pub enum CredentialKind {
 
 /// A package repository with its own key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Repository {
     /// Names its files on the host.
@@ -131,6 +132,7 @@ pub struct Repository {
 
 /// A public key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum Key {
     /// As armoured text.
@@ -141,6 +143,7 @@ pub enum Key {
 
 /// Contents, each a software whose version is the content's hash.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Configuration {
     /// `/etc/containerd/config.toml`.
@@ -163,17 +166,20 @@ pub struct Configuration {
     pub kernel_modules: Option<BTreeSet<KernelModule>>,
     /// Drop-ins of the kubelet's unit by file name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("propertyNames" = { "format": "drop-in-name" })))]
     pub kubelet_drop_ins: Option<BTreeMap<DropInName, String>>,
     /// Whether the host may swap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub swap: Option<Swap>,
     /// Kernel settings by name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(extend("propertyNames" = { "format": "sysctl-key" })))]
     pub sysctl: Option<BTreeMap<SysctlKey, SysctlValue>>,
 }
 
 /// The host's name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Hostname {
     /// The name.
@@ -184,6 +190,7 @@ pub struct Hostname {
 
 /// An image in a file on the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct ImageArchive {
     /// The image's name as containers ask for it.
@@ -196,6 +203,7 @@ pub struct ImageArchive {
 
 /// Whether the host may swap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Swap {
     /// No swap now or after a boot.

@@ -7,6 +7,8 @@ use crate::KubernetesVersion;
 
 /// The name of a Kubernetes Node, also the host's name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(inline, extend("format" = "node-name")))]
 #[serde(try_from = "String", into = "String")]
 pub struct NodeName(String);
 
@@ -17,37 +19,51 @@ pub struct IronicNode(String);
 
 /// One word of an apt source: no white space, no control characters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(inline, extend("format" = "word")))]
 #[serde(try_from = "String", into = "String")]
 pub struct Word(String);
 
 /// A word in which `{kubernetes}` stands for the Kubernetes version and `{kubernetesMinor}` for its first two
 /// numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(inline, extend("format" = "template")))]
 #[serde(try_from = "String", into = "String")]
 pub struct Template(String);
 
 /// The name of a kernel module.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(inline, extend("format" = "kernel-module")))]
 #[serde(try_from = "String", into = "String")]
 pub struct KernelModule(String);
 
 /// The file name of a unit's drop-in: `20-name.conf`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(inline, extend("format" = "drop-in-name")))]
 #[serde(try_from = "String", into = "String")]
 pub struct DropInName(String);
 
 /// The name of a kernel setting: `net.ipv4.ip_forward`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(inline, extend("format" = "sysctl-key")))]
 #[serde(try_from = "String", into = "String")]
 pub struct SysctlKey(String);
 
 /// The value of a kernel setting, one line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(inline, extend("format" = "sysctl-value")))]
 #[serde(try_from = "String", into = "String")]
 pub struct SysctlValue(String);
 
 /// A sha256 in hexadecimal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(inline, extend("format" = "sha256")))]
 #[serde(try_from = "String", into = "String")]
 pub struct Sha256Text(String);
 

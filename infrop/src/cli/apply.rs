@@ -6,7 +6,7 @@ use clap::Args;
 use common::metadata::NodeName;
 
 use super::{
-    BAD_INPUT, BLOCKED, DONE, INTERRUPTED, Shared, TIMED_OUT,
+    BLOCKED, DONE, INTERRUPTED, Shared, TIMED_OUT,
     infrastructure::DocumentArguments,
     output::table,
     progress::{Lines, Style},
@@ -50,15 +50,8 @@ pub(super) struct ApplyArguments {
 
 pub(super) async fn run(arguments: ApplyArguments, shared: &Shared, stop: Stop) -> anyhow::Result<u8> {
     let ApplyArguments { document, timeout, parallel, max_delete, events } = arguments;
-    let infrastructure = match document.read() {
-        Ok(infrastructure) => infrastructure,
-        Err(problems) => {
-            eprint!("{problems}");
-            return Ok(BAD_INPUT);
-        }
-    };
     let started = Instant::now();
-    let context = document.context(infrastructure, shared).await?;
+    let context = document.context(shared).await?;
     let removals = Removals { limit: max_delete, ..Removals::default() };
     let options = Options { timeout: Duration::from_secs(timeout * 60), parallel: parallel.into(), removals };
     let progress = Lines::new(if events { Style::Json } else { Style::Text });

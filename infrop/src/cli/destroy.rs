@@ -3,7 +3,7 @@
 use anyhow::bail;
 use clap::Args;
 
-use super::{BAD_INPUT, DONE, Shared, infrastructure::DocumentArguments};
+use super::{DONE, Shared, infrastructure::DocumentArguments};
 
 const HELP: &str = "\
 All computes of the infrastructure are given back, and the cluster on them is lost. Without --yes it only says what would \
@@ -22,14 +22,7 @@ pub(super) struct DestroyArguments {
 
 pub(super) async fn run(arguments: DestroyArguments, shared: &Shared) -> anyhow::Result<u8> {
     let DestroyArguments { document, yes } = arguments;
-    let infrastructure = match document.read() {
-        Ok(infrastructure) => infrastructure,
-        Err(problems) => {
-            eprint!("{problems}");
-            return Ok(BAD_INPUT);
-        }
-    };
-    let context = document.context(infrastructure, shared).await?;
+    let context = document.context(shared).await?;
     let mut pools = Vec::new();
     for provider in context.providers.values() {
         pools.extend(provider.observe().await?);

@@ -19,12 +19,14 @@ use super::{DEFAULT_LABS, Shared};
 use crate::{
     apply::Context,
     bootstrap::{agent::AgentPackage, ssh::Connections},
-    desired::{self, Infrastructure, Provider as Wanted},
+    desired::{self, Infrastructure, Provider as Wanted, SecretReference, Ssh},
     provider::{
         Provider,
         lab::{self, Store},
         lab_computes::{LabComputes, Means},
+        static_computes::{Reach, StaticComputes, write_key},
     },
+    secrets,
 };
 
 /// The name of node-agent's program.
@@ -47,23 +49,20 @@ pub(super) struct DocumentArguments {
     #[arg(long, env = "INFROP_AGENT", value_name = "FILE")]
     agent: Option<PathBuf>,
 
+    /// Trust hosts that nobody knows yet, and take their keys down in the file `ssh.knownHosts` names.
+    #[arg(long)]
+    record_host_keys: bool,
+
     /// Where labs are kept.
     #[arg(long, env = "INFROP_LAB_DIR", value_name = "DIR", default_value = DEFAULT_LABS)]
     lab_dir: PathBuf,
 }
 
 impl DocumentArguments {
-    /// Reads the document.
-    pub(super) fn read(&self) -> Result<Infrastructure, desired::Problems> {
-        desired::read(&self.file)
-    }
-
-    /// Everything a run works with; what has to be built first is built.
-    pub(super) async fn context(
-        &self,
-        infrastructure: Infrastructure,
-        shared: &Shared,
-    ) -> anyhow::Result<Context> {
+    /// Everything a run works with; what has to be built first is built. A document that is wrong is the error
+    /// [`desired::Problems`].
+    pub(super) async fn context(&self, shared: &Shared) -> anyhow::Result<Context> {
+        let infrastructure = desired::read(&self.file)?;
         let connections = Arc::new(Connections::new()?);
         let mut providers: BTreeMap<_, Box<dyn Provider>> = BTreeMap::new();
         for (name, wanted) in &infrastructure.providers {
@@ -73,13 +72,34 @@ impl DocumentArguments {
                     let (means, bundle) = self.lab_means(&infrastructure, shared).await?;
                     Box::new(LabComputes::new(name.clone(), owner, wanted, means, bundle)?)
                 }
-                Wanted::Static(_) => bail!("static providers are being built"),
+                Wanted::Static(wanted) => {
+                    let owner = infrastructure.metadata.name.clone();
+                    let reach = self.reach(&infrastructure.ssh).await?;
+                    let (connections, software) = (Arc::clone(&connections), &infrastructure.software);
+                    let computes =
+                        StaticComputes::new(name.clone(), owner, wanted, reach, connections, software);
+                    Box::new(computes.await?)
+                }
             };
             providers.insert(name.clone(), provider);
         }
         let package = self.agent_package(shared).await?;
         let directory = self.file.parent().unwrap_or(Path::new(""));
         Context::new(infrastructure, directory, providers, connections, package)
+    }
+
+    /// How static hosts are reached.
+    async fn reach(&self, ssh: &Ssh) -> anyhow::Result<Reach> {
+        let beside = |file: &Path| self.file.parent().unwrap_or(Path::new("")).join(file);
+        let directory = tempfile::Builder::new().prefix("infrop-").tempdir()?;
+        let key = match &ssh.private_key {
+            None => None,
+            // ssh reads it by itself, also if it is in hardware or has a passphrase that an agent knows.
+            Some(SecretReference::File(file)) => Some(beside(file)),
+            Some(reference) => Some(write_key(directory.path(), &secrets::read(reference).await?)?),
+        };
+        let known_hosts = ssh.known_hosts.as_deref().map(beside);
+        Ok(Reach { ssh: ssh.clone(), key, known_hosts, record: self.record_host_keys, directory })
     }
 
     async fn lab_means(

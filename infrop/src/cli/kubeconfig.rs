@@ -6,7 +6,7 @@ use anyhow::bail;
 use clap::Args;
 use secrecy::ExposeSecret;
 
-use super::{BAD_INPUT, DONE, Shared, infrastructure::DocumentArguments};
+use super::{DONE, Shared, infrastructure::DocumentArguments};
 use crate::apply::{self, Cluster};
 
 const HELP: &str = "\
@@ -25,14 +25,7 @@ pub(super) struct KubeconfigArguments {
 
 pub(super) async fn run(arguments: KubeconfigArguments, shared: &Shared) -> anyhow::Result<u8> {
     let KubeconfigArguments { document } = arguments;
-    let infrastructure = match document.read() {
-        Ok(infrastructure) => infrastructure,
-        Err(problems) => {
-            eprint!("{problems}");
-            return Ok(BAD_INPUT);
-        }
-    };
-    let context = document.context(infrastructure, shared).await?;
+    let context = document.context(shared).await?;
     let (snapshot, access) = apply::observe(&context, 32).await?;
     match (snapshot.cluster, access) {
         (_, Some(access)) => {

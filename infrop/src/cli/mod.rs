@@ -2,6 +2,7 @@
 
 mod apply;
 mod bundle;
+mod completions;
 mod destroy;
 mod infrastructure;
 mod kubeconfig;
@@ -10,6 +11,8 @@ mod manifests;
 mod output;
 mod plan;
 mod progress;
+mod schema;
+mod validate;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -17,6 +20,8 @@ use anyhow::Context;
 use clap::{Parser, Subcommand, error::ErrorKind};
 use images::{cache::Cache, steps::Steps};
 use tracing_subscriber::EnvFilter;
+
+use crate::desired::Problems;
 
 /// Everything done.
 const DONE: u8 = 0;
@@ -71,6 +76,12 @@ enum Command {
     Lab(lab::LabArguments),
     /// Objects that a cluster needs beside infrop, to be applied by a person or CI.
     Manifests(manifests::ManifestsArguments),
+    /// Check an infrastructure document; say all that is wrong with it, where, and how to put it right.
+    Validate(validate::ValidateArguments),
+    /// Print the JSON Schema of the infrastructure document.
+    Schema(schema::SchemaArguments),
+    /// Print what a shell needs to complete infrop's commands.
+    Completions(completions::CompletionsArguments),
 }
 
 /// What all commands share.
@@ -97,6 +108,10 @@ pub fn run() -> ExitCode {
         .init();
     match start(cli) {
         Ok(code) => ExitCode::from(code),
+        Err(error) if error.is::<Problems>() => {
+            eprintln!("{error}");
+            ExitCode::from(BAD_INPUT)
+        }
         Err(error) => {
             eprintln!("infrop: {error:#}");
             ExitCode::from(FAILED)
@@ -106,10 +121,17 @@ pub fn run() -> ExitCode {
 
 fn start(cli: Cli) -> anyhow::Result<u8> {
     let Cli { cache_dir, command } = cli;
-    if let Command::Lab(arguments) = &command
-        && let Some(result) = lab::run_internal(arguments)
-    {
-        return result.map(|()| DONE);
+    // What needs neither a cache nor anything to wait for.
+    match &command {
+        Command::Lab(arguments) => {
+            if let Some(result) = lab::run_internal(arguments) {
+                return result.map(|()| DONE);
+            }
+        }
+        Command::Validate(arguments) => return validate::run(arguments),
+        Command::Schema(arguments) => return schema::run(arguments).map(|()| DONE),
+        Command::Completions(arguments) => return completions::run(arguments).map(|()| DONE),
+        _ => {}
     }
     let cache = cache_dir
         .map(Cache::new)
@@ -129,6 +151,7 @@ fn start(cli: Cli) -> anyhow::Result<u8> {
                 Command::Bundle(command) => bundle::run(command, &shared).await.map(|()| DONE),
                 Command::Lab(arguments) => lab::run(arguments, &shared).await.map(|()| DONE),
                 Command::Manifests(arguments) => manifests::run(&arguments).map(|()| DONE),
+                Command::Validate(_) | Command::Schema(_) | Command::Completions(_) => Ok(DONE),
             }
         };
         let interruption = async {

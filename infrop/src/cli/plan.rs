@@ -4,7 +4,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::{
-    BAD_INPUT, CHANGES, DONE, Shared,
+    CHANGES, DONE, Shared,
     infrastructure::DocumentArguments,
     output::{Output, print_json, table},
 };
@@ -37,14 +37,7 @@ struct Row {
 
 pub(super) async fn run(arguments: PlanArguments, shared: &Shared) -> anyhow::Result<u8> {
     let PlanArguments { document, output } = arguments;
-    let infrastructure = match document.read() {
-        Ok(infrastructure) => infrastructure,
-        Err(problems) => {
-            eprint!("{problems}");
-            return Ok(BAD_INPUT);
-        }
-    };
-    let context = document.context(infrastructure, shared).await?;
+    let context = document.context(shared).await?;
     let (snapshot, _) = apply::observe(&context, 32).await?;
     let rows = rows(&apply::decide(&snapshot));
     let code = if rows.is_empty() { DONE } else { CHANGES };

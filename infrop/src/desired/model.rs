@@ -8,12 +8,13 @@ use common::{
     metadata::{Configuration, NodeName, Repository, Template},
     software::{SoftwareName, SoftwareVersion},
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::names::{Count, HostKey, InfrastructureName, PoolName, ProviderName, Subnet};
 
 /// The document.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Infrastructure {
     /// The form of this document.
@@ -23,6 +24,7 @@ pub struct Infrastructure {
     /// How it is called.
     pub metadata: Title,
     /// Who has computes, by a name of your choice.
+    #[schemars(extend("propertyNames" = { "format": "name" }))]
     pub providers: BTreeMap<ProviderName, Provider>,
     /// The cluster that runs on them.
     pub cluster: Cluster,
@@ -37,7 +39,7 @@ pub struct Infrastructure {
 }
 
 /// The form of the document.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ApiVersion {
     /// The only one so far.
     #[serde(rename = "infrop.caos.ch/v1alpha1")]
@@ -45,14 +47,14 @@ pub enum ApiVersion {
 }
 
 /// What the document is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Kind {
     /// An infrastructure.
     Infrastructure,
 }
 
 /// How the infrastructure is called.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Title {
     /// Its name: the cluster's name, and the mark of ownership on computes. It never changes.
@@ -60,7 +62,7 @@ pub struct Title {
 }
 
 /// Who has computes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Provider {
     /// Hosts on this computer, made when they are needed.
@@ -70,28 +72,31 @@ pub enum Provider {
 }
 
 /// Hosts on this computer. They see the bundle of the document's Kubernetes version.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct LabProvider {
     /// Hosts of one shape, by a name of your choice; the hosts are called `<pool>-<number>`.
+    #[schemars(extend("propertyNames" = { "format": "name" }))]
+    #[expect(clippy::zero_sized_map_values, reason = "a pool is a map of fields, for those to come")]
     pub pools: BTreeMap<PoolName, LabPool>,
 }
 
 /// Hosts of one shape.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct LabPool {}
 
 /// Hosts that are there.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct StaticProvider {
     /// Hosts of one shape, by a name of your choice.
+    #[schemars(extend("propertyNames" = { "format": "name" }))]
     pub pools: BTreeMap<PoolName, Vec<StaticHost>>,
 }
 
 /// A host that is there.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct StaticHost {
     /// The name of its Node.
@@ -100,6 +105,7 @@ pub struct StaticHost {
     pub address: IpAddr,
     /// The port of sshd, if it is not that of `ssh`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
     pub port: Option<u16>,
     /// Its public host keys, as `ssh-keyscan` prints them after the name. Without them the host has to be in
     /// `ssh.knownHosts`.
@@ -108,7 +114,7 @@ pub struct StaticHost {
 }
 
 /// The cluster.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Cluster {
     /// The hosts that run Kubernetes itself.
@@ -122,32 +128,37 @@ pub struct Cluster {
     /// Addresses of pods and services.
     #[serde(default)]
     pub networking: Networking,
-    /// Fields of kubeadm's KubeletConfiguration.
+    /// Fields of the `KubeletConfiguration` that kubeadm gives to every kubelet.
     #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
     pub kubelet: serde_json::Map<String, serde_json::Value>,
-    /// Fields of kubeadm's KubeProxyConfiguration.
+    /// Fields of the `KubeProxyConfiguration` that kubeadm gives to every kube-proxy.
     #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
     pub kube_proxy: serde_json::Map<String, serde_json::Value>,
     /// Checks of kubeadm that may fail, for example `Swap`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("items" = { "type": "string", "format": "word" }))]
     pub ignore_preflight_errors: Vec<String>,
     /// More names and addresses that the API server's certificate is for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("items" = { "type": "string", "format": "host" }))]
     pub certificate_names: Vec<String>,
 }
 
 /// The hosts that run Kubernetes itself.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct ControlPlane {
     /// The provider of the hosts.
     pub provider: ProviderName,
     /// The pool of the hosts; no other group uses it.
     pub pool: PoolName,
-    /// How many: 1, 3 or 5.
+    /// How many: 1, 3 or 5. etcd needs a majority, and an even number bears no more failures than one less.
+    #[schemars(extend("enum" = [1, 3, 5]))]
     pub nodes: Count,
     /// Labels of the Nodes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("propertyNames" = { "format": "label-key" }))]
+    #[schemars(extend("additionalProperties" = { "type": "string", "format": "label-value" }))]
     pub labels: BTreeMap<String, String>,
     /// Taints of the Nodes, instead of the one that keeps workloads away.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -155,7 +166,7 @@ pub struct ControlPlane {
 }
 
 /// A group of worker hosts.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Workers {
     /// The provider of the hosts.
@@ -166,6 +177,8 @@ pub struct Workers {
     pub nodes: Count,
     /// Labels of the Nodes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("propertyNames" = { "format": "label-key" }))]
+    #[schemars(extend("additionalProperties" = { "type": "string", "format": "label-value" }))]
     pub labels: BTreeMap<String, String>,
     /// Taints of the Nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -173,20 +186,22 @@ pub struct Workers {
 }
 
 /// A taint of Nodes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Taint {
     /// Its key.
+    #[schemars(extend("format" = "label-key"))]
     pub key: String,
     /// Its value.
     #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(extend("format" = "label-value"))]
     pub value: String,
     /// What it does to pods.
     pub effect: TaintEffect,
 }
 
 /// What a taint does to pods that do not tolerate it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum TaintEffect {
     /// They do not come.
     NoSchedule,
@@ -197,16 +212,18 @@ pub enum TaintEffect {
 }
 
 /// Where the API answers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Endpoint {
-    /// The address, or a name that resolves to it.
+    /// The address; if it is external, also a name that resolves to it.
+    #[schemars(extend("format" = "host"))]
     pub host: String,
     /// The port.
     #[serde(default = "Endpoint::default_port")]
+    #[schemars(range(min = 1))]
     pub port: u16,
-    /// Whether the control planes carry the address themselves (with keepalived and haproxy) or someone else leads it
-    /// to them.
+    /// Whether someone else leads the address to the control planes. If not, they carry it themselves, with keepalived
+    /// and haproxy.
     #[serde(default)]
     pub external: bool,
 }
@@ -218,7 +235,7 @@ impl Endpoint {
 }
 
 /// Addresses of pods and services.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default, rename_all = "camelCase")]
 pub struct Networking {
     /// Addresses of pods.
@@ -226,19 +243,22 @@ pub struct Networking {
     /// Addresses of services.
     pub service_subnet: Subnet,
     /// The domain of services.
+    #[schemars(extend("format" = "dns-name"))]
     pub dns_domain: String,
     /// Files with what connects pods (a CNI), relative to the document; applied once the API answers.
+    #[schemars(extend("items" = { "type": "string", "format": "path" }))]
     pub manifests: Vec<PathBuf>,
 }
 
 /// What runs on every host.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Software {
     /// The version of kubeadm, kubelet, kubectl and of all that kubeadm runs.
     pub kubernetes: KubernetesVersion,
     /// Versions of other software under care, by name: `containerd: 2.4.2`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("propertyNames" = { "format": "software-name" }))]
     pub versions: BTreeMap<SoftwareName, SoftwareVersion>,
     /// Where packages come from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -253,50 +273,59 @@ pub struct Software {
 }
 
 /// How hosts of static providers are reached.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default, rename_all = "camelCase")]
 pub struct Ssh {
     /// Who infrop is there. If not root, it becomes root with `sudo` that asks for no password.
+    #[schemars(extend("format" = "user-name"))]
     pub user: String,
     /// The port of sshd.
+    #[schemars(range(min = 1))]
     pub port: u16,
     /// The private key; without it, what ssh itself finds (its agent, its default files).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub private_key: Option<SecretReference>,
     /// A file with host keys in the form of ssh, relative to the document.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "path"))]
     pub known_hosts: Option<PathBuf>,
 }
 
 /// Where a secret is. Never the secret.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum SecretReference {
     /// In a file, relative to the document.
+    #[schemars(extend("format" = "path"))]
     File(PathBuf),
     /// In a variable of infrop's environment.
+    #[schemars(extend("format" = "environment-variable"))]
     Environment(String),
     /// In a Secret of the cluster that `KUBECONFIG` leads to.
     Secret(SecretSource),
 }
 
 /// A key of a Kubernetes Secret.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct SecretSource {
     /// Its namespace.
+    #[schemars(extend("format" = "dns-name"))]
     pub namespace: String,
     /// Its name.
+    #[schemars(extend("format" = "dns-name"))]
     pub name: String,
     /// The key in it.
+    #[schemars(extend("format" = "secret-key"))]
     pub key: String,
 }
 
 /// How nodes are taken to other versions.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default, rename_all = "camelCase")]
 pub struct Rollout {
     /// How many workers of a group may be away at once.
+    #[schemars(range(min = 1))]
     pub max_unavailable: Count,
 }
 

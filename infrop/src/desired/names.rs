@@ -2,6 +2,7 @@
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A text that a field does not allow.
@@ -13,33 +14,39 @@ pub struct NameError {
 }
 
 /// A number of hosts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
+#[schemars(inline)]
 pub struct Count(pub u16);
 
 /// The name of an infrastructure.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
+#[schemars(inline, extend("format" = "name"))]
 pub struct InfrastructureName(String);
 
 /// The name of a provider in the document.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
+#[schemars(inline, extend("format" = "name"))]
 pub struct ProviderName(String);
 
 /// The name of a pool of a provider.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
+#[schemars(inline, extend("format" = "name"))]
 pub struct PoolName(String);
 
 /// A public host key: its type and the key, on one line.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
+#[schemars(inline, extend("format" = "host-key"))]
 pub struct HostKey(String);
 
 /// A range of addresses: `10.244.0.0/16`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
+#[schemars(with = "String", inline, extend("format" = "subnet"))]
 pub struct Subnet {
     address: IpAddr,
     length: u8,
@@ -128,6 +135,27 @@ impl Subnet {
     pub const SERVICES: Self =
         Self { address: IpAddr::V4(std::net::Ipv4Addr::new(10, 96, 0, 0)), length: 12 };
 
+    /// A range; none if there is something behind the prefix.
+    pub fn new(address: IpAddr, length: u8) -> Option<Self> {
+        let longest = if address.is_ipv4() { 32 } else { 128 };
+        (length <= longest && masked(address, length) == address).then_some(Self { address, length })
+    }
+
+    /// The range of this length that an address is in.
+    pub fn around(address: IpAddr, length: u8) -> Self {
+        Self { address: masked(address, length), length }
+    }
+
+    /// Whether its addresses are of IPv4.
+    pub fn is_ipv4(self) -> bool {
+        self.address.is_ipv4()
+    }
+
+    /// The length of its prefix.
+    pub fn length(self) -> u8 {
+        self.length
+    }
+
     /// Whether an address is in it.
     pub fn contains(self, address: IpAddr) -> bool {
         match (self.address, address) {
@@ -148,11 +176,11 @@ impl Subnet {
 fn masked(address: IpAddr, length: u8) -> IpAddr {
     match address {
         IpAddr::V4(address) => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
+            let mask = u32::MAX.checked_shl(32_u32.saturating_sub(length.into())).unwrap_or(0);
             IpAddr::V4((u32::from(address) & mask).into())
         }
         IpAddr::V6(address) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
+            let mask = u128::MAX.checked_shl(128_u32.saturating_sub(length.into())).unwrap_or(0);
             IpAddr::V6((u128::from(address) & mask).into())
         }
     }
@@ -164,9 +192,7 @@ impl FromStr for Subnet {
     fn from_str(text: &str) -> Result<Self, NameError> {
         let parse = || {
             let (address, length) = text.split_once('/')?;
-            let (address, length): (IpAddr, u8) = (address.parse().ok()?, length.parse().ok()?);
-            let longest = if address.is_ipv4() { 32 } else { 128 };
-            (length <= longest && masked(address, length) == address).then_some(Self { address, length })
+            Self::new(address.parse().ok()?, length.parse().ok()?)
         };
         parse().ok_or_else(|| NameError {
             text: text.to_owned(),

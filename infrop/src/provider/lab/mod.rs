@@ -51,7 +51,7 @@ pub use self::{
     connect::connect,
     control::{HostStatus, Power, Status},
     error::Error,
-    model::{API_PORT, Definition, Host, HostName, LabName},
+    model::{API_PORT, Definition, FIRST_HOST, GATEWAY, Host, HostName, LabName, MAX_HOSTS, PREFIX_LENGTH},
     store::{Store, Summary},
     supervisor::{keep, supervise},
 };

@@ -19,16 +19,16 @@ use super::{
 pub const API_PORT: u16 = 6443;
 
 /// The lab's own end of the bridge: hosts' gateway, and where ssh comes from.
-pub(super) const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 1);
+pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 1);
 
 /// The length of the network's prefix.
-pub(super) const PREFIX_LENGTH: u8 = 24;
+pub const PREFIX_LENGTH: u8 = 24;
 
 /// Hosts are numbered from here: below are the gateway and room for virtual addresses.
-const FIRST_HOST: u8 = 11;
+pub const FIRST_HOST: u8 = 11;
 
 /// More would not run on one computer, and each needs an address.
-const MAX_HOSTS: usize = 200;
+pub const MAX_HOSTS: usize = 200;
 
 macro_rules! name {
     ($(#[$doc:meta])* $type:ident, $what:literal, $limit:literal) => {

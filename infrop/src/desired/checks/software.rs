@@ -1,0 +1,166 @@
+//! Software, its versions and its sources.
+
+use std::collections::BTreeMap;
+
+use common::{
+    KubernetesVersion,
+    metadata::{Key, Repository, Template},
+};
+
+use crate::desired::{
+    parts::{Part, Parts, ProviderKind},
+    problem::{Field, Finding, Spot},
+    schema, similar,
+};
+
+/// What `software.kubernetes` speaks for.
+const OF_KUBERNETES: [&str; 4] = ["kubeadm", "kubectl", "kubelet", "kubernetes"];
+
+/// What else node-agent knows by version (docs/usage/node-agent.md has the table).
+pub(in crate::desired) const BY_VERSION: [&str; 5] =
+    ["containerd", "haproxy", "keepalived", "kernel", "reboot"];
+
+/// Fields of a component's configuration that say what it is: infrop writes them.
+const HEAD: [&str; 2] = ["apiVersion", "kind"];
+
+/// kubeadm of this minor was the first to read the form of configuration that infrop writes (v1beta4).
+const OLDEST_MINOR: u64 = 31;
+
+fn field(name: &str) -> Field {
+    Field::of(&["software", name])
+}
+
+/// The version as such.
+pub(super) fn kubernetes(parts: &Parts) -> Vec<Finding> {
+    let version = parts.read::<KubernetesVersion>("/software/kubernetes");
+    let Some(version) = version.filter(|version| version.minor() < OLDEST_MINOR) else { return Vec::new() };
+    let problem = format!("{version} is older than 1.{OLDEST_MINOR}, the first that infrop can set up");
+    vec![Finding::new(
+        field("kubernetes"),
+        problem,
+        "write a version that Kubernetes still supports, such as 1.37.1",
+    )]
+}
+
+/// Versions that contradict `kubernetes`, or that node-agent would refuse.
+pub(super) fn versions(parts: &Parts) -> Vec<Finding> {
+    let contents = content_names();
+    let mut findings = Vec::new();
+    for (name, _) in parts.entries("/software/versions") {
+        let (problem, hint) = if OF_KUBERNETES.contains(&name.as_str()) {
+            let problem = "has the version that software.kubernetes says, and no other".to_owned();
+            (problem, "remove it; software.kubernetes speaks for kubeadm, kubelet and kubectl".to_owned())
+        } else if contents.contains(&name) {
+            let problem = "has no version to be named: it is the hash of its content".to_owned();
+            (problem, format!("write the content under software.configuration.{name}"))
+        } else if BY_VERSION.contains(&name.as_str()) {
+            continue;
+        } else {
+            let hint = match similar::among(name, BY_VERSION.into_iter()) {
+                Some(meant) => format!("did you mean {meant}?"),
+                None => format!("there is {}", BY_VERSION.join(", ")),
+            };
+            ("is no software that node-agent knows".to_owned(), hint)
+        };
+        findings.push(Finding::new(field("versions").key(name), problem, hint).at(Spot::Key));
+    }
+    findings
+}
+
+/// The names of contents are the fields of their type.
+fn content_names() -> Vec<&'static String> {
+    let properties =
+        schema().pointer("/$defs/Configuration/properties").and_then(serde_json::Value::as_object);
+    properties.into_iter().flatten().map(|(name, _)| name).collect()
+}
+
+/// Hosts that are given have no packages and no images by themselves.
+pub(super) fn source(parts: &Parts) -> Vec<Finding> {
+    let Some(software) = parts.value("/software").filter(|software| software.is_object()) else {
+        return Vec::new();
+    };
+    let has = |name: &str| {
+        software.get(name).is_some_and(|value| !value.is_null() && *value != serde_json::json!([]))
+    };
+    let mut findings = Vec::new();
+    if parts.uses(ProviderKind::Static) && !has("bundle") && !has("repositories") {
+        let problem = "hosts of static providers have nowhere to get packages from";
+        let hint =
+            "write `bundle` (a directory on the hosts, made with `infrop bundle build`) or `repositories`";
+        findings.push(Finding::new(Field::of(&["software"]), problem, hint).at(Spot::Key));
+    }
+    let bundle = parts.read::<Template>("/software/bundle");
+    if let Some(bundle) = bundle.filter(|bundle| !bundle.as_str().starts_with('/')) {
+        let problem = format!("{bundle} is not a path from / on the hosts");
+        let hint = "write a directory such as /opt/infrop/bundles/{kubernetes}";
+        findings.push(Finding::new(field("bundle"), problem, hint));
+    }
+    findings
+}
+
+/// Repositories beside each other, and keys that are keys.
+pub(super) fn repositories(parts: &Parts) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut seen = BTreeMap::new();
+    for (field, repository) in parts.list::<Repository>(&field("repositories")) {
+        let Repository { name, uri, suite: _, components: _, key } = repository;
+        if !["https://", "http://", "file:/"].iter().any(|start| uri.as_str().starts_with(start)) {
+            let hint = "begin with https://, http:// or file:/";
+            findings.push(Finding::new(field.key("uri"), "is not an address of a repository", hint));
+        }
+        match key {
+            Key::Key(text) if !text.trim_start().starts_with("-----BEGIN PGP PUBLIC KEY BLOCK-----") => {
+                // Not repeated: it may be the private one.
+                let hint = "write the public key as `gpg --armor --export` prints it";
+                findings.push(Finding::new(field.key("key"), "is not an armoured public key", hint));
+            }
+            Key::KeyFile(file) if !file.as_str().starts_with('/') => {
+                let problem = format!("{file} is not a path from / on the hosts");
+                findings.push(Finding::new(field.key("keyFile"), problem, "begin with /"));
+            }
+            Key::Key(_) | Key::KeyFile(_) => {}
+        }
+        if let Some(first) = seen.get(&name) {
+            let problem = format!("{name} is the name of {first} already");
+            findings.push(Finding::new(field.key("name"), problem, "give each repository a name of its own"));
+        } else {
+            seen.insert(name, field);
+        }
+    }
+    findings
+}
+
+/// Contents that infrop writes itself.
+pub(super) fn configuration(parts: &Parts) -> Vec<Finding> {
+    let endpoint = matches!(&parts.endpoint, Part::There(endpoint) if !endpoint.external);
+    let mut findings = Vec::new();
+    for (name, _) in parts.entries("/software/configuration").filter(|(_, value)| !value.is_null()) {
+        let (problem, hint) = match name.as_str() {
+            "hostname" => {
+                ("is each host's own, so one for all cannot be right", "remove it: infrop names the hosts")
+            }
+            "haproxy-config" | "keepalived-config" if endpoint => (
+                "is written by infrop, because the control planes carry cluster.endpoint",
+                "remove it, or write `external: true` into cluster.endpoint and care for the address yourself",
+            ),
+            _ => continue,
+        };
+        findings.push(Finding::new(field("configuration").key(name), problem, hint).at(Spot::Key));
+    }
+    findings
+}
+
+/// The heads of kubeadm's component configurations.
+pub(super) fn component_configuration(parts: &Parts) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for component in ["kubelet", "kubeProxy"] {
+        for (name, _) in parts.entries(&format!("/cluster/{component}")) {
+            if HEAD.contains(&name.as_str()) {
+                let field = Field::of(&["cluster", component, name]);
+                let hint = "remove it and write only the fields you want to be different";
+                findings.push(Finding::new(field, "is written by infrop", hint).at(Spot::Key));
+            }
+        }
+    }
+    findings
+}

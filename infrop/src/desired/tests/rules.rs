@@ -1,0 +1,581 @@
+//! One bad document per rule.
+
+use super::{GOOD, problems, read};
+use crate::desired::{Problems, formats, read as read_file, read_from};
+
+/// Puts `to` where `from` stands in the good document and expects these problems.
+fn expect(cases: &[(&str, &str, &str)]) {
+    for (from, to, expected) in cases {
+        assert!(GOOD.contains(from), "{from}");
+        let problems = problems(&GOOD.replacen(from, to, 1)).join("\n");
+        assert_eq!(problems, *expected, "{from} -> {to}");
+    }
+}
+
+#[test]
+fn the_good_document_is_good() {
+    assert_eq!(problems(GOOD), Vec::<String>::new());
+}
+
+#[test]
+fn fields() {
+    expect(&[
+        ("  name: site\n", "  name: site\n  nam: x\n", "5:3: metadata.nam: is no field of this document"),
+        ("  name: site\n", "  name: Site\n", "4:9: metadata.name: \"Site\" is not a name"),
+        (
+            "  name: site\n",
+            "  title: site\n",
+            "4:3: metadata.title: is no field of this document\n4:3: metadata.name: is missing",
+        ),
+        ("metadata:\n  name: site\n", "metadata:\n", "3:1: metadata: is empty, not a map of fields"),
+        ("infrop.caos.ch/v1alpha1", "v1", "1:13: apiVersion: is \"v1\", not infrop.caos.ch/v1alpha1"),
+        (
+            "    nodes: 2\n",
+            "    nodes: two\n",
+            "29:12: cluster.workers[0].nodes: is a text, not a whole number",
+        ),
+        (
+            "    nodes: 2\n",
+            "    nodes: -1\n",
+            "29:12: cluster.workers[0].nodes: is -1, not a whole number from 0 to 65535",
+        ),
+        (
+            "    nodes: 2\n",
+            "    nodes: 1.5\n",
+            "29:12: cluster.workers[0].nodes: is 1.5, not a whole number from 0 to 65535",
+        ),
+        ("    nodes: 2\n", "", "27:5: cluster.workers[0].nodes: is missing"),
+        (
+            "    port: 6443\n",
+            "    port: 0\n",
+            "33:11: cluster.endpoint.port: is 0, not a whole number from 1 to 65535",
+        ),
+        ("  port: 22\n", "  port: 65536\n", "51:9: ssh.port: is 65536, not a whole number from 1 to 65535"),
+    ]);
+}
+
+#[test]
+fn texts() {
+    expect(&[
+        (
+            "{ containerd: 2.4.2 }",
+            "{ containerd: 2.10 }",
+            "43:27: software.versions.containerd: is a number, not a text",
+        ),
+        ("1.37.1", "1.37", "42:15: software.kubernetes: \"1.37\" is not a Kubernetes version"),
+        ("1.37.1", "1.37.1-rc.1", "42:15: software.kubernetes: \"1.37.1-rc.1\" is not a Kubernetes version"),
+        (
+            "manifests: [lab-network.yaml]",
+            "manifests: lab-network.yaml",
+            "38:16: cluster.networking.manifests: is a text, not a list",
+        ),
+        (
+            "NoSchedule",
+            "noschedule",
+            "30:54: cluster.workers[0].taints[0].effect: is \"noschedule\", not NoSchedule, PreferNoSchedule or NoExecute",
+        ),
+        (
+            "192.0.2.21",
+            "192.0.2.321",
+            "14:32: providers.rack.static.pools.worker[0].address: \"192.0.2.321\" is not an IP address",
+        ),
+        (
+            "10.244.0.0/16",
+            "10.244.0.1/16",
+            "35:16: cluster.networking.podSubnet: \"10.244.0.1/16\" is not a range of addresses",
+        ),
+        (
+            "10.244.0.0/16",
+            "10.244.0.0",
+            "35:16: cluster.networking.podSubnet: \"10.244.0.0\" is not a range of addresses",
+        ),
+        (
+            "{ example.org/rack: a }",
+            "{ -rack: a }",
+            "25:15: cluster.controlPlane.labels.-rack: \"-rack\" is not a key of a label or taint",
+        ),
+        (
+            "{ example.org/rack: a }",
+            "{ rack: a b }",
+            "25:21: cluster.controlPlane.labels.rack: \"a b\" is not a value of a label or taint",
+        ),
+        (
+            "{ example.org/rack: a }",
+            "{ rack: true }",
+            "25:21: cluster.controlPlane.labels.rack: is a boolean, not a text",
+        ),
+        (
+            "key: example.org/x",
+            "key: example.org/x/y",
+            "30:21: cluster.workers[0].taints[0].key: \"example.org/x/y\" is not a key of a label or taint",
+        ),
+        (
+            "    lab:\n      pools:\n        spare: {}\n",
+            "    lap: {}\n",
+            "17:5: providers.here.lap: is no field of this document\n17:5: providers.here: has none of `lab`, `static`",
+        ),
+        (
+            "  user: debian\n",
+            "  user: -oProxyCommand=x\n",
+            "50:9: ssh.user: \"-oProxyCommand=x\" is not a user's name",
+        ),
+        ("cluster.local", "-x", "37:16: cluster.networking.dnsDomain: \"-x\" is not a name as in DNS"),
+        (
+            "maxUnavailable: 1",
+            "maxUnavailable: 0",
+            "54:19: rollout.maxUnavailable: is 0, not a whole number from 1 to 65535",
+        ),
+        (
+            "suite: ./, keyFile: /etc/site.asc",
+            "suite: ./",
+            "45:5: software.repositories[0]: has none of `key`, `keyFile`",
+        ),
+        (
+            "[api.example.org]",
+            "['https://api.example.org']",
+            "40:22: cluster.certificateNames[0]: \"https://api.example.org\" is not an address or a name in DNS",
+        ),
+    ]);
+}
+
+#[test]
+fn yaml() {
+    expect(&[
+        (
+            "kind: Infrastructure\n",
+            "kind: Infrastructure\nkind: Infrastructure\n",
+            "3:1: kind: stands here a second time, after line 2",
+        ),
+        (
+            "    port: 6443\n",
+            "    port: 6443\n    port: 6444\n",
+            "34:5: cluster.endpoint.port: stands here a second time, after line 33",
+        ),
+        ("metadata:\n", "metadata: !x\n", "3:11: metadata: has a YAML tag"),
+        ("metadata:\n", "[a]: b\nmetadata:\n", "3:1: has a key that is not a text"),
+        ("rollout:\n", "---\nrollout:\n", "53:1: a second document begins here"),
+        ("  user: debian\n", "  user: 'debian\n", "50:9: is not YAML: invalid indentation in quoted scalar"),
+        (
+            "  name: site\n",
+            "  name: site\n\tx: y\n",
+            "4:9: is not YAML: while scanning a plain scalar, found a tab",
+        ),
+        (
+            "  kubelet: { maxPods: 50 }\n",
+            "  kubelet: &a { x: *a }\n",
+            "39:20: cluster.kubelet.x: contains itself",
+        ),
+    ]);
+    assert_eq!(problems(""), ["1:1: is empty"]);
+    assert_eq!(problems("# nothing\n"), ["1:1: is empty"]);
+    assert_eq!(problems("---\n"), ["2:1: is empty"]);
+    assert_eq!(problems("- a\n"), ["1:1: is a list, not a map of fields"]);
+    let deep = format!("kind: {}", "[".repeat(10_000));
+    assert_eq!(problems(&deep), ["1:262: is not YAML: recursion limit exceeded"]);
+}
+
+#[test]
+fn groups() {
+    expect(&[
+        (
+            "  - provider: rack\n",
+            "  - provider: rak\n",
+            "27:15: cluster.workers[0].provider: there is no provider rak",
+        ),
+        (
+            "pool: worker\n",
+            "pool: workr\n",
+            "28:11: cluster.workers[0].pool: provider rack has no pool workr",
+        ),
+        ("pool: worker\n", "pool: zzz\n", "28:11: cluster.workers[0].pool: provider rack has no pool zzz"),
+        (
+            "    pool: worker\n    nodes: 2\n",
+            "    pool: control\n    nodes: 2\n",
+            "28:11: cluster.workers[0].pool: pool control is that of cluster.controlPlane already",
+        ),
+        (
+            "    nodes: 2\n",
+            "    nodes: 3\n",
+            "29:12: cluster.workers[0].nodes: 3 nodes need as many hosts, but pool worker has 2",
+        ),
+        ("    nodes: 3\n", "    nodes: 2\n", "24:12: cluster.controlPlane.nodes: is 2, not 1, 3 or 5"),
+        (
+            "  - provider: rack\n    pool: worker\n",
+            "  - provider: here\n    pool: spare\n",
+            "27:15: cluster.workers[0].provider: hosts of here do not reach those of rack (cluster.controlPlane): a lab is a network without a way out",
+        ),
+        (
+            "effect: NoSchedule }]",
+            "effect: NoSchedule }, { key: example.org/x, effect: NoSchedule }]",
+            "30:68: cluster.workers[0].taints[1]: example.org/x has this effect already",
+        ),
+    ]);
+}
+
+#[test]
+fn hosts() {
+    expect(&[
+        (
+            "name: w2",
+            "name: c1",
+            "15:19: providers.rack.static.pools.worker[1].name: c1 is the name of providers.rack.static.pools.control[0] already",
+        ),
+        (
+            "192.0.2.22",
+            "192.0.2.11",
+            "15:32: providers.rack.static.pools.worker[1].address: 192.0.2.11 is the address of providers.rack.static.pools.control[0] already",
+        ),
+        (
+            "192.0.2.22",
+            "127.0.0.1",
+            "15:32: providers.rack.static.pools.worker[1].address: 127.0.0.1 is not an address at which other hosts reach this one",
+        ),
+        (
+            "192.0.2.22, hostKeys: [ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAE]",
+            "192.0.2.22",
+            "15:11: providers.rack.static.pools.worker[1].hostKeys: nobody can tell whether w2 is the one meant: its host key is not known",
+        ),
+        (
+            "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAE",
+            "AAAAC3NzaC1lZDI1NTE5AAAE",
+            "15:55: providers.rack.static.pools.worker[1].hostKeys[0]: this text is not a public host key",
+        ),
+    ]);
+}
+
+#[test]
+fn network() {
+    expect(&[
+        (
+            "  endpoint:\n    host: 192.0.2.10\n    port: 6443\n",
+            "",
+            "21:3: cluster.endpoint: is missing: 3 control planes need an address that leads to all of them",
+        ),
+        (
+            "    host: 192.0.2.10\n",
+            "    host: api.example.org\n",
+            "32:11: cluster.endpoint.host: api.example.org is not an IP address, so no control plane can carry it",
+        ),
+        (
+            "    host: 192.0.2.10\n",
+            "    host: https://api\n",
+            "32:11: cluster.endpoint.host: \"https://api\" is not an address or a name in DNS",
+        ),
+        (
+            "    host: 192.0.2.10\n",
+            "    host: 192.0.2.12\n",
+            "32:11: cluster.endpoint.host: 192.0.2.12 is the address of c2 (providers.rack.static.pools.control[1]), but it has to move between hosts",
+        ),
+        (
+            "    host: 192.0.2.10\n",
+            "    host: 10.96.0.1\n",
+            "32:11: cluster.endpoint.host: 10.96.0.1 is in serviceSubnet 10.96.0.0/12",
+        ),
+        (
+            "10.96.0.0/12",
+            "10.244.128.0/20",
+            "36:20: cluster.networking.serviceSubnet: 10.244.128.0/20 overlaps podSubnet 10.244.0.0/16",
+        ),
+        (
+            "10.96.0.0/12",
+            "10.0.0.0/11",
+            "36:20: cluster.networking.serviceSubnet: 10.0.0.0/11 is not a size that Kubernetes takes: /12 to /28",
+        ),
+        (
+            "10.96.0.0/12",
+            "10.96.0.0/30",
+            "36:20: cluster.networking.serviceSubnet: 10.96.0.0/30 is not a size that Kubernetes takes: /12 to /28",
+        ),
+        (
+            "10.96.0.0/12",
+            "fd00:1::/112",
+            "36:20: cluster.networking.serviceSubnet: fd00:1::/112 is IPv6, but podSubnet 10.244.0.0/16 is IPv4",
+        ),
+        (
+            "10.244.0.0/16",
+            "10.244.0.0/23",
+            "35:16: cluster.networking.podSubnet: 10.244.0.0/23 is too small: each node takes a range /24 of it, and there are 5 nodes",
+        ),
+        (
+            "10.244.0.0/16",
+            "32.0.0.0/4",
+            "35:16: cluster.networking.podSubnet: 32.0.0.0/4 is too large: Kubernetes takes up to /8",
+        ),
+        (
+            "192.0.2.22",
+            "10.244.7.7",
+            "15:32: providers.rack.static.pools.worker[1].address: 10.244.7.7 is in podSubnet 10.244.0.0/16",
+        ),
+        (
+            "192.0.2.22",
+            "fd00:2::1",
+            "15:32: providers.rack.static.pools.worker[1].address: fd00:2::1 is not of the family of podSubnet 10.244.0.0/16",
+        ),
+        (
+            "[lab-network.yaml]",
+            "[missing.yaml]",
+            "38:17: cluster.networking.manifests[0]: missing.yaml cannot be read: No such file or directory (os error 2)",
+        ),
+        (
+            "[lab-network.yaml]",
+            "[../examples]",
+            "38:17: cluster.networking.manifests[0]: ../examples is not a file",
+        ),
+        (
+            "  port: 22\n",
+            "  port: 22\n  knownHosts: missing\n",
+            "52:15: ssh.knownHosts: missing cannot be read: No such file or directory (os error 2)",
+        ),
+    ]);
+}
+
+#[test]
+fn a_lab() {
+    let lab = GOOD
+        .replace("    provider: rack\n", "    provider: here\n")
+        .replace("        spare: {}\n", "        control: {}\n        worker: {}\n")
+        .replace("  - provider: rack\n", "  - provider: here\n")
+        .replace("    host: 192.0.2.10\n", "    host: 10.88.0.5\n");
+    assert_eq!(problems(&lab), Vec::<String>::new());
+    for (from, to, expected) in [
+        (
+            "10.88.0.5",
+            "10.88.0.1",
+            "33:11: cluster.endpoint.host: 10.88.0.1 is not one of the addresses that a lab has free for this",
+        ),
+        (
+            "10.88.0.5",
+            "10.88.0.11",
+            "33:11: cluster.endpoint.host: 10.88.0.11 is not one of the addresses that a lab has free for this",
+        ),
+        (
+            "10.88.0.5",
+            "10.89.0.5",
+            "33:11: cluster.endpoint.host: 10.89.0.5 is not one of the addresses that a lab has free for this",
+        ),
+        (
+            "10.244.0.0/16",
+            "10.88.0.0/16",
+            "33:11: cluster.endpoint.host: 10.88.0.5 is in podSubnet 10.88.0.0/16\n36:16: cluster.networking.podSubnet: 10.88.0.0/16 overlaps the lab's own network 10.88.0.0/24",
+        ),
+        (
+            "    nodes: 2\n",
+            "    nodes: 198\n",
+            "30:12: cluster.workers[0].nodes: with these there are 201 hosts, but a lab has up to 200",
+        ),
+    ] {
+        assert_eq!(problems(&lab.replacen(from, to, 1)).join("\n"), expected, "{to}");
+    }
+    // Its hosts have a bundle without asking.
+    let without = lab.replace("  bundle: /opt/infrop/bundles/{kubernetes}\n", "");
+    assert_eq!(problems(&without), Vec::<String>::new());
+}
+
+#[test]
+fn software() {
+    expect(&[
+        (
+            "1.37.1",
+            "1.30.0",
+            "42:15: software.kubernetes: 1.30.0 is older than 1.31, the first that infrop can set up",
+        ),
+        (
+            "{ containerd: 2.4.2 }",
+            "{ kubelet: 1.36.4 }",
+            "43:15: software.versions.kubelet: has the version that software.kubernetes says, and no other",
+        ),
+        (
+            "{ containerd: 2.4.2 }",
+            "{ sysctl: x }",
+            "43:15: software.versions.sysctl: has no version to be named: it is the hash of its content",
+        ),
+        (
+            "{ containerd: 2.4.2 }",
+            "{ contanerd: 2.4.2 }",
+            "43:15: software.versions.contanerd: is no software that node-agent knows",
+        ),
+        (
+            "bundle: /opt",
+            "bundle: opt",
+            "46:11: software.bundle: opt/infrop/bundles/{kubernetes} is not a path from / on the hosts",
+        ),
+        (
+            "  repositories:\n  - { name: site, uri: 'https://packages.example', suite: ./, keyFile: /etc/site.asc }\n  \
+             bundle: /opt/infrop/bundles/{kubernetes}\n",
+            "",
+            "41:1: software: hosts of static providers have nowhere to get packages from",
+        ),
+        (
+            "https://packages.example",
+            "packages.example",
+            "45:24: software.repositories[0].uri: is not an address of a repository",
+        ),
+        (
+            "keyFile: /etc/site.asc",
+            "keyFile: site.asc",
+            "45:72: software.repositories[0].keyFile: site.asc is not a path from / on the hosts",
+        ),
+        (
+            "keyFile: /etc/site.asc",
+            "key: abc",
+            "45:68: software.repositories[0].key: is not an armoured public key",
+        ),
+        (
+            "keyFile: /etc/site.asc",
+            "keyFile: /etc/site.asc, key: abc",
+            "45:5: software.repositories[0]: has more than one of `key`, `keyFile`",
+        ),
+        (
+            "  bundle:",
+            "  - { name: site, uri: 'file:/x', suite: ./, keyFile: /x }\n  bundle:",
+            "46:13: software.repositories[1].name: site is the name of software.repositories[0] already",
+        ),
+        (
+            "    sysctl:",
+            "    hostname: { name: a, address: 192.0.2.1 }\n    sysctl:",
+            "48:5: software.configuration.hostname: is each host's own, so one for all cannot be right",
+        ),
+        (
+            "    sysctl:",
+            "    keepalived-config: x\n    sysctl:",
+            "48:5: software.configuration.keepalived-config: is written by infrop, because the control planes carry cluster.endpoint",
+        ),
+        (
+            "vm.max_map_count: '262144'",
+            "vm.max_map_count: 262144",
+            "48:33: software.configuration.sysctl[\"vm.max_map_count\"]: is a number, not a text",
+        ),
+        (
+            "vm.max_map_count: '262144'",
+            "'../x': '1'",
+            "48:15: software.configuration.sysctl[\"../x\"]: \"../x\" is not a kernel setting's name",
+        ),
+        (
+            "{ maxPods: 50 }",
+            "{ kind: KubeletConfiguration }",
+            "39:14: cluster.kubelet.kind: is written by infrop",
+        ),
+    ]);
+}
+
+#[test]
+fn secrets_are_never_repeated() {
+    const SECRET: &str = "hunter2-hunter2";
+    let reference = "{ environment: INFROP_SSH_KEY }";
+    for (to, expected) in [
+        (SECRET.to_owned(), "52:15: ssh.privateKey: is a text, not a map of fields"),
+        (
+            format!("{{ environment: {SECRET} }}"),
+            "52:30: ssh.privateKey.environment: this text is not the name of an environment variable",
+        ),
+        (
+            format!("|\n    -----BEGIN OPENSSH PRIVATE KEY-----\n    {SECRET}\n"),
+            "53:5: ssh.privateKey: is a text, not a map of fields",
+        ),
+        (
+            format!("{{ file: \"-----BEGIN {SECRET}\" }}"),
+            "52:23: ssh.privateKey.file: this text is not a path of a file",
+        ),
+        (
+            format!("{{ value: {SECRET} }}"),
+            "52:15: ssh.privateKey: has none of `file`, `environment`, `secret`\n52:17: ssh.privateKey.value: is no field of this document",
+        ),
+        (format!("[{SECRET}]"), "52:15: ssh.privateKey: is a list, not a map of fields"),
+        (
+            format!("{{ file: x, environment: {SECRET}_ }}"),
+            "52:15: ssh.privateKey: has more than one of `file`, `environment`, `secret`\n52:39: ssh.privateKey.environment: this text is not the name of an environment variable",
+        ),
+        (
+            format!("{{ secret: {{ namespace: x, name: y, key: '{SECRET} ' }} }}"),
+            "52:55: ssh.privateKey.secret.key: this text is not a key of a Secret",
+        ),
+    ] {
+        let text = GOOD.replacen(reference, &to, 1);
+        assert_ne!(text, GOOD);
+        let all = read(&text).unwrap_err().to_string();
+        assert!(!all.contains(SECRET), "{all}");
+        assert_eq!(problems(&text).join("\n"), expected, "{to}");
+    }
+    let host_key = GOOD.replacen("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAE", SECRET, 1);
+    assert!(!read(&host_key).unwrap_err().to_string().contains(SECRET));
+    assert_eq!(formats::shown(&"x".repeat(100)), "this text");
+    assert_eq!(formats::shown("-----BEGIN"), "this text");
+}
+
+/// What is wrong in one place does not hide what is wrong in another.
+#[test]
+fn all_problems_at_once() {
+    let mut text = GOOD.to_owned();
+    for (from, to) in [
+        ("kind: Infrastructure", "kind: Infra"),
+        ("  name: site\n", "  name: site\n  extra: 1\n"),
+        ("192.0.2.12", "192.0.2.11"),
+        ("name: w2", "name: w_2"),
+        ("pool: control\n    nodes: 3\n", "pool: contrl\n    nodes: 4\n"),
+        ("pool: worker\n    nodes: 2\n", "pool: worker\n    nodes: 3\n"),
+        ("192.0.2.10", "10.244.0.1"),
+        ("10.96.0.0/12", "10.244.0.0/16"),
+        ("[lab-network.yaml]", "[a.yaml, b.yaml]"),
+        ("1.37.1", "1.37.x"),
+        ("{ containerd: 2.4.2 }", "{ containerd: 2.4.2, kubeadm: 1.37.1 }"),
+        ("{ environment: INFROP_SSH_KEY }", "key"),
+        ("  port: 22\n", "  port: 22\n  port: 23\n"),
+    ] {
+        assert!(text.contains(from), "{from}");
+        text = text.replacen(from, to, 1);
+    }
+    assert_eq!(
+        problems(&text),
+        [
+            "2:7: kind: is \"Infra\", not Infrastructure",
+            "5:3: metadata.extra: is no field of this document",
+            "12:32: providers.rack.static.pools.control[1].address: 192.0.2.11 is the address of providers.rack.static.pools.control[0] already",
+            "16:19: providers.rack.static.pools.worker[1].name: \"w_2\" is not a node's name",
+            "24:11: cluster.controlPlane.pool: provider rack has no pool contrl",
+            "25:12: cluster.controlPlane.nodes: is 4, not 1, 3 or 5",
+            "30:12: cluster.workers[0].nodes: 3 nodes need as many hosts, but pool worker has 2",
+            "33:11: cluster.endpoint.host: 10.244.0.1 is in podSubnet 10.244.0.0/16",
+            "33:11: cluster.endpoint.host: 10.244.0.1 is in serviceSubnet 10.244.0.0/16",
+            "37:20: cluster.networking.serviceSubnet: 10.244.0.0/16 overlaps podSubnet 10.244.0.0/16",
+            "39:17: cluster.networking.manifests[0]: a.yaml cannot be read: No such file or directory (os error 2)",
+            "39:25: cluster.networking.manifests[1]: b.yaml cannot be read: No such file or directory (os error 2)",
+            "43:15: software.kubernetes: \"1.37.x\" is not a Kubernetes version",
+            "44:34: software.versions.kubeadm: has the version that software.kubernetes says, and no other",
+            "53:3: ssh.port: stands here a second time, after line 52",
+            "54:15: ssh.privateKey: is a text, not a map of fields"
+        ]
+    );
+}
+
+#[test]
+fn an_alias_is_what_it_stands_for() {
+    let text = GOOD
+        .replace("labels: { example.org/rack: a }", "labels: &labels { example.org/rack: a }")
+        .replace("    taints:", "    labels: *labels\n    taints:");
+    let document = read(&text).unwrap();
+    assert_eq!(document.cluster.workers[0].labels, document.cluster.control_plane.labels);
+    let wrong = text.replace("rack: a }", "rack: a b }");
+    assert_eq!(
+        problems(&wrong),
+        [
+            "25:41: cluster.controlPlane.labels[\"example.org/rack\"]: \"a b\" is not a value of a label or taint",
+            "25:41: cluster.workers[0].labels[\"example.org/rack\"]: \"a b\" is not a value of a label or taint"
+        ]
+    );
+}
+
+#[test]
+fn files_that_are_no_documents() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("x.yaml");
+    let problem = |result: Result<_, Problems>| {
+        let Problems(problems) = result.map(|_: crate::desired::Infrastructure| ()).unwrap_err();
+        assert_eq!((problems.len(), problems[0].line), (1, None));
+        problems[0].problem.clone()
+    };
+    assert!(problem(read_file(&path)).starts_with("cannot be read: No such file"));
+    assert!(problem(read_file(directory.path())).starts_with("cannot be read: Is a directory"));
+    assert_eq!(problem(read_from(&b"a: \xff"[..], &path)), "is not text in UTF-8");
+    let large = vec![b'#'; 5 << 20];
+    assert!(problem(read_from(large.as_slice(), &path)).starts_with("is larger than"));
+}
