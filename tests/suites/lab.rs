@@ -13,7 +13,8 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
-use infrop::provider::lab::{Lab, Power, Store};
+use images::{repository::KEY_FILE, site, steps::Steps};
+use infrop::provider::lab::{Lab, Power, SITE, Store};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -21,6 +22,7 @@ use nix::{
 use program::Program;
 use tests::{
     api_server::is_running,
+    bundles,
     faults::{Faults, Party},
     harness::{Case, Tier, suite},
     holder::Holder,
@@ -55,6 +57,7 @@ fn main() -> ExitCode {
         Case::new(Tier::T4, "power_fails_at_a_chosen_moment", LIMIT, power_fails_at_a_chosen_moment),
         Case::new(Tier::T4, "journals_are_kept_when_a_test_fails", LIMIT, journals_are_kept),
         Case::new(Tier::T4, "apt_trusts_the_bundles_key_and_nothing_else", LIMIT, apt_trusts_the_key),
+        Case::new(Tier::T4, "a_host_without_a_network_gets_keepalived_and_haproxy", LIMIT, site_packages),
     ])
 }
 
@@ -494,6 +497,32 @@ async fn apt_trusts_the_key() -> anyhow::Result<()> {
                      systemctl is-enabled kubelet && apt-get purge --yes kubelet containerd && \
                      ! systemctl cat kubelet 2>/dev/null && ! pgrep containerd";
         lab.run("a", cycle).await?;
+        Ok(())
+    })
+    .await
+}
+
+async fn site_packages() -> anyhow::Result<()> {
+    TestLab::with("site", &["a"], async |test| {
+        let steps = Steps::stderr();
+        let repository = site::ensure(&bundles::cache()?, &steps).await?;
+        test.lab().offer(SITE, &repository).await?;
+        // The only one that is configured.
+        let script = format!(
+            "test -z \"$(ls /etc/apt/sources.list.d)\" && test ! -e /etc/apt/sources.list
+             path={BUNDLES}/{SITE}
+             echo \"deb [signed-by=$path/{KEY_FILE}] file:$path ./\" > /etc/apt/sources.list.d/site.list
+             export DEBIAN_FRONTEND=noninteractive
+             apt-get update
+             apt-get install --yes --no-install-recommends keepalived haproxy
+             haproxy -v && keepalived --version && systemctl is-active haproxy
+             dpkg-query --show --showformat='${{Package}} ${{Version}}\\n' haproxy keepalived"
+        );
+        let versions = test.run("a", &script).await?;
+        ensure!(
+            versions.contains("haproxy 2.6.12-") && versions.contains("keepalived 1:2.2.7-"),
+            "{versions}"
+        );
         Ok(())
     })
     .await
