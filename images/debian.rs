@@ -34,6 +34,27 @@ pub(crate) fn mmdebstrap(variant: &str, packages: &[&str], sources: &[String], t
         .timeout(Duration::from_mins(20))
 }
 
+/// Downloads packages, and those they need that are not installed according to `status`, a file of dpkg, into
+/// `directory`.
+///
+/// mmdebstrap sets apt up for this, because it knows a mirror also where the machine's own apt has none.
+pub(crate) fn download(packages: &[&str], status: &Path, sources: &[String], directory: &Path) -> Program {
+    const HOOK: &str = "APT_CONFIG=\"$MMDEBSTRAP_APT_CONFIG\" apt-get --yes --no-install-recommends \
+        --download-only -o Dir::State::status=\"$INFROP_STATUS\" -o Dir::Cache::Archives=\"$INFROP_ARCHIVES/\" \
+        install $INFROP_PACKAGES";
+    Program::new("mmdebstrap")
+        // Nothing is installed: the work is done by what runs last.
+        .args(["--variant=custom", "--format=null"])
+        .arg("--aptopt=Acquire::Languages \"none\"")
+        .arg(format!("--customize-hook={HOOK}"))
+        .args([CODENAME, "/dev/null"])
+        .args(sources)
+        .env("INFROP_STATUS", status)
+        .env("INFROP_ARCHIVES", directory)
+        .env("INFROP_PACKAGES", packages.join(" "))
+        .timeout(Duration::from_mins(20))
+}
+
 /// A name for what is made of these packages from these sources.
 pub(crate) fn name(packages: &[&str], sources: &[String]) -> String {
     let inputs = [CODENAME, &packages.join(" "), &sources.join("\n")].join("\0");

@@ -1,4 +1,4 @@
-//! Debian packages: those of the bundle, the agent's, and those that tests make.
+//! Debian packages: those of the bundle, the agent's, those that tests make, and Debian's own.
 
 use std::{
     fmt::Write as _,
@@ -68,7 +68,7 @@ pub enum PackagedFile {
 #[derive(Debug, Clone)]
 pub struct Built {
     /// Its name.
-    pub name: &'static str,
+    pub name: String,
     /// Its version.
     pub version: String,
     /// The file's name.
@@ -102,10 +102,8 @@ impl Package {
             .timeout(Duration::from_mins(10))
             .run()
             .await?;
-        let length = file.metadata().at("read", &file)?.len();
-        let index_entry =
-            format!("{control}Filename: ./{file_name}\nSize: {length}\nSHA256: {}\n", sha256_file(&file)?);
-        Ok(Built { name: self.name, version: self.version.clone(), file_name, index_entry })
+        let index_entry = index_entry(&control, &file, &file_name)?;
+        Ok(Built { name: self.name.to_owned(), version: self.version.clone(), file_name, index_entry })
     }
 
     /// Puts all files in their places; gives their size in KiB.
@@ -157,6 +155,30 @@ impl Package {
         }
         text
     }
+}
+
+impl Built {
+    /// Moves a package that somebody else built into `directory`.
+    pub async fn adopt(file: &Path, directory: &Path) -> Result<Self, Error> {
+        let control = Program::new("dpkg-deb").arg("--field").arg(file).run().await?;
+        let [name, version, architecture] = ["Package", "Version", "Architecture"].map(|field| {
+            let value = control.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(": "));
+            value.map(|value| value.trim().to_owned()).unwrap_or_default()
+        });
+        // Without the epoch, as Debian's own archive names files: a colon means something in addresses.
+        let without_epoch = version.split_once(':').map_or(version.as_str(), |(_, version)| version);
+        let file_name = format!("{name}_{without_epoch}_{architecture}.deb");
+        let target = directory.join(&file_name);
+        fs::rename(file, &target).at("move", file)?;
+        let index_entry = index_entry(&control, &target, &file_name)?;
+        Ok(Self { name, version, file_name, index_entry })
+    }
+}
+
+fn index_entry(control: &str, file: &Path, file_name: &str) -> Result<String, Error> {
+    let length = file.metadata().at("read", file)?.len();
+    let control = control.trim_end();
+    Ok(format!("{control}\nFilename: ./{file_name}\nSize: {length}\nSHA256: {}\n", sha256_file(file)?))
 }
 
 fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Error> {

@@ -1,17 +1,28 @@
 //! A signed apt repository: `Packages`, `Release`, `InRelease` and the key that apt is to trust.
 //!
-//! The key is made for one bundle and its private half is gone when the bundle is done: nobody can add a
-//! package to it later.
+//! The key is made for one repository and its private half is gone when that is done: nobody can add a package
+//! to it later.
 
 use std::{fmt::Write as _, fs, path::Path, time::Duration};
 
 use jiff::Timestamp;
 use program::Program;
 
-use crate::{Error, digest::sha256, error::At, kubernetes::ARCHITECTURE, package::Built};
+use crate::{
+    Error,
+    digest::sha256,
+    error::At,
+    kubernetes::ARCHITECTURE,
+    package::Built,
+    tools::{Tool, tool},
+};
 
 /// The public key's file in the repository.
 pub const KEY_FILE: &str = "repository.asc";
+
+/// What signing needs.
+pub(crate) const TOOLS: [Tool; 3] =
+    [tool("gpg", "gpg"), tool("gpg-agent", "gpg-agent"), tool("gpgconf", "gpgconf")];
 
 /// Indexes and signs the packages that are in `directory`.
 pub async fn publish(directory: &Path, packages: &[Built], label: &str, now: Timestamp) -> Result<(), Error> {

@@ -24,6 +24,7 @@ use crate::{
     debian,
     digest::sha256,
     error::At,
+    repository,
     steps::Steps,
     tools::{self, Tool, tool},
 };
@@ -35,13 +36,7 @@ const RECIPE: &str = "1";
 const KUBE_PROXY_KIND: &str = "kube-proxy-base";
 
 /// What is needed beside mmdebstrap. Go is not in it: a release or a directory does without.
-const TOOLS: [Tool; 5] = [
-    tool("dpkg-deb", "dpkg"),
-    tool("gpg", "gpg"),
-    tool("gpg-agent", "gpg-agent"),
-    tool("gpgconf", "gpgconf"),
-    tool("cc", "gcc libc6-dev"),
-];
+const TOOLS: [Tool; 2] = [tool("dpkg-deb", "dpkg"), tool("cc", "gcc libc6-dev")];
 
 /// What to build.
 #[derive(Debug, Clone)]
@@ -73,7 +68,7 @@ pub async fn build(cache: &Cache, request: &Request, steps: &Steps) -> Result<Bu
     if !anew && let Ok(bundle) = Bundle::find(cache, version) {
         return check_wishes(bundle, request);
     }
-    let tools: Vec<Tool> = TOOLS.into_iter().chain(debian::TOOLS).collect();
+    let tools: Vec<Tool> = TOOLS.into_iter().chain(repository::TOOLS).chain(debian::TOOLS).collect();
     tools::ensure(&tools, steps).await?;
     let what = format!("bundle Kubernetes {version}");
     let path = cache
@@ -218,11 +213,11 @@ async fn make_packages(
                 built.push(package.build(&apt, &work.scratch).await?);
             }
             let label = format!("Kubernetes {version}");
-            crate::repository::publish(&apt, &built, &label, Timestamp::now()).await?;
+            repository::publish(&apt, &built, &label, Timestamp::now()).await?;
             Ok(built
                 .into_iter()
                 .map(|built| PackageEntry {
-                    name: built.name.to_owned(),
+                    name: built.name,
                     version: built.version,
                     file: format!("apt/{}", built.file_name),
                 })

@@ -2,7 +2,7 @@
 
 use images::{
     kubernetes::{self, PINNED, Request, Wish},
-    node,
+    site,
     steps::Steps,
     tools::{self, Tool, tool},
 };
@@ -42,7 +42,8 @@ async fn set_up_hosts(steps: &Steps) -> anyhow::Result<()> {
     }
     tools::ensure(&TOOLS, steps).await?;
     lab::ensure_tools(steps).await?;
-    node::ensure(&bundles::cache()?, steps).await?;
+    // With the root file system it is made for.
+    site::ensure(&bundles::cache()?, steps).await?;
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use common::KubernetesVersion;
 use images::{
     kubernetes::{self, Request, Wish},
-    node,
+    node, site,
 };
 use serde::Serialize;
 
@@ -19,7 +19,8 @@ use super::{
     output::{Output, print_json, table},
 };
 use crate::provider::lab::{
-    self, BUNDLES_ON_HOSTS, Definition, HostName, Lab, LabName, Lifetime, Plan, Power, Status, Store, Summary,
+    self, BUNDLES_ON_HOSTS, Definition, HostName, Lab, LabName, Lifetime, Plan, Power, SITE, Status, Store,
+    Summary,
 };
 
 /// System-wide, because machines and networks are.
@@ -56,7 +57,8 @@ enum LabCommand {
         /// How many hosts (host1, host2, ..., or 0), or their names with commas between.
         #[arg(long, default_value = "3", value_name = "NUMBER|NAMES")]
         hosts: Hosts,
-        /// A Kubernetes version whose bundle hosts see under /opt/infrop/bundles; may be repeated.
+        /// A Kubernetes version whose bundle hosts see under /opt/infrop/bundles; may be repeated. Beside it they
+        /// see a repository `site` with keepalived and haproxy.
         #[arg(long, value_name = "VERSION")]
         bundle: Vec<KubernetesVersion>,
     },
@@ -252,19 +254,22 @@ async fn create(
         anyhow::bail!(obstacle);
     }
     let root = node::ensure(&shared.cache, &shared.steps).await?;
-    let mut bundles = Vec::new();
+    let mut offers = Vec::new();
     for version in versions {
         let request =
             Request { version: version.clone(), containerd: None, wish: Wish::default(), anew: false };
-        bundles.push(kubernetes::build(&shared.cache, &request, &shared.steps).await?);
+        let bundle = kubernetes::build(&shared.cache, &request, &shared.steps).await?;
+        offers.push((version.to_string(), bundle.path().to_owned()));
+    }
+    if !offers.is_empty() {
+        offers.push((SITE.to_owned(), site::ensure(&shared.cache, &shared.steps).await?));
     }
     let infrop = std::env::current_exe().context("cannot tell where this program is")?;
     let plan = Plan { name, owner: None, hosts: hosts.0, root, lifetime: Lifetime::Kept, infrop };
     let what = format!("boot {} hosts", plan.hosts.len());
     let lab = shared.steps.step(what, Lab::create(store, plan, &shared.steps)).await?;
-    for bundle in bundles {
-        let offered = lab.offer(&bundle.manifest().kubernetes.to_string(), bundle.path()).await;
-        if let Err(error) = offered {
+    for (name, path) in offers {
+        if let Err(error) = lab.offer(&name, &path).await {
             // All of what was asked for, or nothing.
             Lab::destroy(store, lab.name()).await?;
             return Err(error.into());

@@ -19,7 +19,7 @@ use tests::{
     lab::{BUNDLES, TestLab, host, wait_for},
 };
 
-use super::kill_supervisor;
+use super::ends::{Clearing, kill_supervisor};
 
 /// What a host has on this computer.
 #[derive(Debug)]
@@ -183,25 +183,10 @@ pub(super) async fn ten_at_once() -> anyhow::Result<()> {
     .await
 }
 
-/// Ends the labs in a directory also if the test is given up in the middle.
-struct Clearing(tempfile::TempDir);
-
-impl Drop for Clearing {
-    fn drop(&mut self) {
-        for name in Store::new(self.0.path()).list().unwrap_or_default() {
-            let mut destroy = std::process::Command::new(infrop_path().unwrap_or(Path::new("infrop")));
-            destroy.args(["lab", "destroy", name.as_str(), "--lab-dir"]).arg(self.0.path());
-            if !destroy.status().is_ok_and(|status| status.success()) {
-                eprintln!("the lab {name} in {} is left", self.0.path().display());
-            }
-        }
-    }
-}
-
 /// A lab that outlives its maker, destroyed however the test ends.
 async fn with_kept_lab(test: impl AsyncFnOnce(&Store, Lab) -> anyhow::Result<()>) -> anyhow::Result<()> {
-    let directory = Clearing(tempfile::tempdir()?);
-    let store = Store::new(directory.0.path());
+    let directory = Clearing::new()?;
+    let store = Store::new(directory.path());
     let steps = Steps::stderr();
     let plan = Plan {
         name: "kept".parse()?,

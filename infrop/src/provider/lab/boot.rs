@@ -22,6 +22,9 @@ pub(super) const DATA_DIRECTORIES: [(&str, &str); 2] =
 /// Where hosts see what the lab offers them.
 pub const BUNDLES_ON_HOSTS: &str = "/opt/infrop/bundles";
 
+/// The name there of the packages that hosts without a network need beside a bundle: see [`images::site`].
+pub const SITE: &str = "site";
+
 /// System calls that nspawn would refuse and container runtimes need.
 const SYSTEM_CALLS: &str = "@mount @module @keyring @raw-io @privileged bpf perf_event_open";
 

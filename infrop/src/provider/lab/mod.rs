@@ -47,7 +47,7 @@ use tokio::{
 };
 
 pub use self::{
-    boot::{BUNDLES_ON_HOSTS, boot},
+    boot::{BUNDLES_ON_HOSTS, SITE, boot},
     connect::connect,
     control::{HostStatus, Power, Status},
     error::Error,

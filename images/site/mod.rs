@@ -1,0 +1,87 @@
+//! Debian packages that a cluster's endpoint needs and the [`node`] root lacks, as a signed repository for
+//! hosts without a network: keepalived carries a virtual address, haproxy spreads calls over API servers.
+//!
+//! What they depend on is here as far as a fresh host does not have it: with this repository alone apt
+//! installs them.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use jiff::Timestamp;
+
+use crate::{
+    Error,
+    cache::{Cache, remove_tree},
+    debian,
+    error::At,
+    node,
+    package::Built,
+    repository,
+    steps::Steps,
+    tools::{self, Tool, tool},
+};
+
+/// The kind of thing it is in the cache.
+const KIND: &str = "site-packages";
+
+/// Raised when the code below makes something else of the same packages.
+const RECIPE: &str = "1";
+
+/// What hosts are to be able to install.
+const PACKAGES: [&str; 2] = ["haproxy", "keepalived"];
+
+/// What making the repository needs beside mmdebstrap and gpg.
+const TOOLS: [Tool; 2] = [tool("apt-get", "apt"), tool("dpkg-deb", "dpkg")];
+
+/// Gives the directory with the repository, downloading it unless it is there. Its key is in
+/// [`repository::KEY_FILE`].
+pub async fn ensure(cache: &Cache, steps: &Steps) -> Result<PathBuf, Error> {
+    let root = node::ensure(cache, steps).await?;
+    let sources = debian::sources(Path::new("/etc/apt"))?;
+    // What is needed depends on what hosts have already.
+    let base = root.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let inputs: Vec<&str> = PACKAGES.into_iter().chain([base.as_str()]).collect();
+    let name = format!("{}-{RECIPE}", debian::name(&inputs, &sources));
+    let path = cache.path(KIND, &name);
+    if path.is_dir() {
+        return Ok(path);
+    }
+    let needed: Vec<Tool> = TOOLS.into_iter().chain(repository::TOOLS).chain(debian::TOOLS).collect();
+    tools::ensure(&needed, steps).await?;
+    cache
+        .produce(KIND, &name, false, steps, |staging| async move {
+            let what = format!("Debian packages for hosts without a network: {}", PACKAGES.join(", "));
+            steps.step(what, fill(&staging, &root, &sources)).await
+        })
+        .await
+}
+
+async fn fill(directory: &Path, root: &Path, sources: &[String]) -> Result<(), Error> {
+    let work = tempfile::tempdir_in(directory).at("create a directory in", directory)?;
+    // A copy, because apt locks the directory that this is in, and the root is not to change.
+    let (from, status) = (root.join("var/lib/dpkg/status"), work.path().join("status"));
+    fs::copy(&from, &status).at("copy", &from)?;
+    let archives = work.path().join("archives");
+    fs::create_dir(&archives).at("create", &archives)?;
+    debian::download(&PACKAGES, &status, sources, &archives).run().await?;
+    let mut built = Vec::new();
+    for file in packages(&archives)? {
+        built.push(Built::adopt(&file, directory).await?);
+    }
+    remove_tree(work.path())?;
+    repository::publish(directory, &built, "site", Timestamp::now()).await
+}
+
+fn packages(archives: &Path) -> Result<Vec<PathBuf>, Error> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(archives).at("list", archives)? {
+        let path = entry.at("list", archives)?.path();
+        if path.extension().is_some_and(|extension| extension == "deb") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
