@@ -17,11 +17,16 @@ use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 
 use crate::{
     audit::{self, AuditLog},
     bundles,
     keeper::Keeper,
+    lab::wait_for,
     pki::{Authority, Identity, write_private},
 };
 
@@ -35,11 +40,15 @@ const RESERVATION_PORT: u16 = 6400;
 /// It takes three seconds on an idle machine.
 const START_LIMIT: Duration = Duration::from_mins(2);
 
+/// The kernel needs milliseconds for a process that is killed.
+const STOP_LIMIT: Duration = Duration::from_secs(20);
+
 /// A running API server. It ends, and all its files go, when this is dropped or this process ends.
 pub struct ApiServer {
     address: Ipv4Addr,
     authority: Authority,
     audit: AuditLog,
+    kube_apiserver: PathBuf,
     processes: [u32; 2],
     // Dropped in this order: the servers end before the address is given back.
     keeper: Keeper,
@@ -61,15 +70,29 @@ impl ApiServer {
         write_files(&directory, &authority, address)?;
         let processes = [
             keeper.run(&directory.join("etcd.log"), &etcd, &etcd_arguments(&directory, address))?,
-            keeper.run(
-                &directory.join("kube-apiserver.log"),
-                &kube_apiserver,
-                &api_server_arguments(&directory, address),
-            )?,
+            run_api_server(&mut keeper, &kube_apiserver, address)?,
         ];
-        let server = Self { address, authority, audit, processes, keeper, _reservation: reservation };
+        let server =
+            Self { address, authority, audit, kube_apiserver, processes, keeper, _reservation: reservation };
         server.wait_until_ready().await?;
         Ok(server)
+    }
+
+    /// Restarts kube-apiserver with the same etcd and waits until it is ready. As a kubelet does, it asks first, and
+    /// ends what has not ended after `grace`: an open watch keeps a server for a minute.
+    pub async fn restart(&mut self, grace: Duration) -> anyhow::Result<()> {
+        let [etcd, old] = self.processes;
+        let process = Pid::from_raw(i32::try_from(old)?);
+        let ended = async || Ok(!is_running(old));
+        if !grace.is_zero() {
+            kill(process, Signal::SIGTERM)?;
+        }
+        if wait_for(grace, "kube-apiserver ends by itself", ended).await.is_err() {
+            kill(process, Signal::SIGKILL)?;
+            wait_for(STOP_LIMIT, "kube-apiserver ends", ended).await?;
+        }
+        self.processes = [etcd, run_api_server(&mut self.keeper, &self.kube_apiserver, self.address)?];
+        self.wait_until_ready().await
     }
 
     /// Where its files are while it runs.
@@ -150,6 +173,12 @@ impl std::fmt::Debug for ApiServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ApiServer").field("address", &self.address).finish_non_exhaustive()
     }
+}
+
+fn run_api_server(keeper: &mut Keeper, program: &Path, address: Ipv4Addr) -> anyhow::Result<u32> {
+    let directory = keeper.directory().to_owned();
+    let arguments = api_server_arguments(&directory, address);
+    keeper.run(&directory.join("kube-apiserver.log"), program, &arguments)
 }
 
 /// Takes a loopback address that no other test has: the whole of 127.0.0.0/8 is this computer.

@@ -3,6 +3,7 @@
 //! * [`harness`]: suites whose cases are skipped with a reason, never passed, where they cannot run;
 //! * [`api_server`]: a kube-apiserver and its etcd on loopback;
 //! * [`lab`]: hosts, [`faults`] on their network, and [`kubeadm`] by hand;
+//! * [`fingerprint`]: whether anything on a host changed that was not meant to;
 //! * [`bundles`]: the Kubernetes both come from;
 //! * [`agent`]: the Debian package of node-agent; [`agent_process`]: node-agent as a process of this machine;
 //! * [`policies`]: infrop's admission policies in an API server;
@@ -14,6 +15,7 @@ pub mod api_server;
 pub mod audit;
 pub mod bundles;
 pub mod faults;
+pub mod fingerprint;
 pub mod harness;
 pub mod holder;
 pub mod http_server;

@@ -13,6 +13,8 @@ mod handshake;
 mod ironic;
 #[path = "agent_api/manners.rs"]
 mod manners;
+#[path = "agent_api/relay.rs"]
+mod relay;
 
 use std::{process::ExitCode, time::Duration};
 
@@ -29,6 +31,13 @@ fn main() -> ExitCode {
         Case::new(Tier::T3, "garbage_changes_nothing", LIMIT, garbage::garbage_changes_nothing),
         Case::new(Tier::T3, "a_plan_survives_the_api_server", LIMIT, faults::a_plan_survives_the_api_server),
         Case::new(Tier::T3, "a_cut_is_heard_and_healed", LIMIT, faults::a_cut_is_heard_and_healed),
+        Case::new(Tier::T3, "a_hanging_watch_is_begun_anew", LIMIT, faults::a_hanging_watch_is_begun_anew),
+        Case::new(
+            Tier::T3,
+            "a_restart_of_the_server_is_survived",
+            LIMIT,
+            faults::a_restart_of_the_server_is_survived,
+        ),
         Case::new(Tier::T3, "kill_9_is_survived", LIMIT, faults::kill_9_is_survived),
         Case::new(Tier::T3, "another_credential_is_taken_up", LIMIT, faults::another_credential_is_taken_up),
         Case::new(Tier::T3, "it_asks_for_little_and_then_nothing", LIMIT, manners::it_asks_for_little),

@@ -1,5 +1,5 @@
-//! node-agent in a cluster: 1.36 to 1.37 by annotations, under kills, cuts and withdrawn permits. The test plays
-//! infrop's part.
+//! node-agent in a cluster: 1.36 to 1.37 by annotations, under kills, cuts and withdrawn permits, and nothing else on
+//! the hosts changes. The test plays infrop's part.
 
 use std::{collections::BTreeMap, process::ExitCode, time::Duration};
 
@@ -9,7 +9,7 @@ use common::{
     plan::Plan,
     state::State,
 };
-use futures::future::try_join;
+use futures::future::{try_join, try_join3};
 use images::kubernetes::Bundle;
 use infrop::provider::lab::Power;
 use node_agent::apt::upstream;
@@ -17,6 +17,7 @@ use tests::{
     agent::{self, KILLER, metadata},
     bundles,
     faults::{Faults, Party},
+    fingerprint::{Fingerprint, Meant},
     harness::{Case, Tier, suite},
     infrop,
     kubeadm::Cluster,
@@ -35,6 +36,27 @@ fn main() -> ExitCode {
 /// kubeadm on a busy machine, twice, with a boot between.
 const CONTROL_PLANE_PATIENCE: Duration = Duration::from_mins(12);
 const PATIENCE: Duration = Duration::from_mins(4);
+
+/// The packages of the plan, the state of containerd and Kubernetes, and what the test itself writes. The authorities of
+/// the cluster are not among it: kubeadm renews only what they signed.
+const MEANT: Meant<'_> = Meant {
+    packages: &["containerd", "kubeadm", "kubectl", "kubelet"],
+    paths: &[
+        "/etc/kubernetes/*.conf",
+        "/etc/kubernetes/manifests",
+        "/etc/kubernetes/pki/apiserver*",
+        "/etc/kubernetes/pki/etcd/healthcheck-client.*",
+        "/etc/kubernetes/pki/etcd/peer.*",
+        "/etc/kubernetes/pki/etcd/server.*",
+        "/etc/kubernetes/pki/front-proxy-client.*",
+        "/etc/kubernetes/tmp",
+        "/root/killer",
+        "/var/lib/cni",
+        "/var/lib/containerd",
+        "/var/lib/etcd",
+        "/var/lib/kubelet",
+    ],
+};
 
 async fn goes_up() -> anyhow::Result<()> {
     TestLab::with("agents", &["cp1", "w1", "w2"], async |lab| {
@@ -56,6 +78,8 @@ async fn goes_up() -> anyhow::Result<()> {
         for host in ["cp1", "w1", "w2"] {
             nodes.wait_until(host, PATIENCE, "first report", |node| node.ready() && node.has(&from)).await?;
         }
+        let fingerprint = async |host: &str| Fingerprint::take(lab, host, MEANT).await;
+        let (cp1, w1, w2) = try_join3(fingerprint("cp1"), fingerprint("w1"), fingerprint("w2")).await?;
 
         // A worker is never ahead of the control plane, permit or not.
         nodes.ask("w1", &to, true).await?;
@@ -63,8 +87,10 @@ async fn goes_up() -> anyhow::Result<()> {
         // It begins by itself as soon as it may, and is killed from then on.
         lab.run("w1", KILLER).await?;
         nodes.upgrade_control_plane(&to).await?;
+        cp1.check().await?;
 
-        try_join(nodes.upgrade_with_kills(&to), nodes.upgrade_with_cuts(&to)).await?;
+        try_join(nodes.upgrade_with_kills(&to), nodes.upgrade_with_cuts(&to, &w2)).await?;
+        try_join(w1.check(), w2.check()).await?;
         cluster.wait_until_ready().await?;
 
         // The way back is refused, and the rule is named.
@@ -72,7 +98,7 @@ async fn goes_up() -> anyhow::Result<()> {
         let refused = nodes.wait_for_reason("w1", PATIENCE, "SkewDowngrade").await?;
         ensure!(refused.state()?.message.contains("skew rule"), "{refused:?}");
         ensure!(refused.has(&to) && !refused.ready(), "{refused:?}");
-        Ok(())
+        w1.check().await
     })
     .await
 }
@@ -222,7 +248,7 @@ impl Nodes<'_> {
     }
 
     /// A worker whose permit is withdrawn half-way, and that later cannot reach the API server for a minute.
-    async fn upgrade_with_cuts(&self, plan: &Plan) -> anyhow::Result<()> {
+    async fn upgrade_with_cuts(&self, plan: &Plan, fingerprint: &Fingerprint<'_>) -> anyhow::Result<()> {
         self.ask("w2", plan, true).await?;
         self.wait_for_step("w2", "containerd").await?;
         self.permit("w2", false).await?;
@@ -234,6 +260,7 @@ impl Nodes<'_> {
             self.lab.run("w2", "dpkg-query -W").await? == before,
             "it changed something without a permit"
         );
+        fingerprint.check().await?;
 
         self.permit("w2", true).await?;
         self.wait_for_step("w2", "kubelet").await?;

@@ -58,7 +58,10 @@ mod tests {
     use super::*;
     use crate::{
         host::fake::FakeHost,
-        software::{containerd_config::CONTAINERD_CONFIG, haproxy_config::HAPROXY_CONFIG, testing::Bench},
+        software::{
+            containerd_config::SOFTWARE as CONTAINERD_CONFIG, haproxy_config::SOFTWARE as HAPROXY_CONFIG,
+            testing::Bench,
+        },
     };
 
     fn content(text: &str) -> Configuration {

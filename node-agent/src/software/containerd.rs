@@ -5,7 +5,7 @@ use super::{
     package::{Package, Scheme},
 };
 
-pub(crate) const CONTAINERD: Package = Package {
+pub(super) const SOFTWARE: Package = Package {
     name: "containerd",
     apt_name: "containerd",
     scheme: Scheme::Upstream,

@@ -2,7 +2,7 @@
 
 use super::config_file::ConfigFile;
 
-pub(crate) const CONTAINERD_CONFIG: ConfigFile = ConfigFile {
+pub(super) const SOFTWARE: ConfigFile = ConfigFile {
     name: "containerd-config",
     path: "/etc/containerd/config.toml",
     mode: 0o644,

@@ -5,7 +5,7 @@ use super::{
     package::{Package, Scheme},
 };
 
-pub(crate) const HAPROXY: Package = Package {
+pub(super) const SOFTWARE: Package = Package {
     name: "haproxy",
     apt_name: "haproxy",
     scheme: Scheme::Exact,

@@ -2,7 +2,7 @@
 
 use super::config_file::ConfigFile;
 
-pub(crate) const HAPROXY_CONFIG: ConfigFile = ConfigFile {
+pub(super) const SOFTWARE: ConfigFile = ConfigFile {
     name: "haproxy-config",
     path: "/etc/haproxy/haproxy.cfg",
     mode: 0o644,

@@ -10,8 +10,10 @@ use crate::failure::Failure;
 /// Ends our line, so that it is found again; the others are the administrator's.
 const MARK: &str = "# node-agent";
 
+pub(super) const SOFTWARE: Hostname = Hostname;
+
 #[derive(Debug)]
-pub(crate) struct Hostname;
+pub(super) struct Hostname;
 
 impl Software for Hostname {
     fn name(&self) -> &'static str {

@@ -21,8 +21,10 @@ const NAMESPACE: [&str; 2] = ["--namespace", "k8s.io"];
 /// A few hundred MiB from a slow disk.
 const IMPORT_LIMIT: Duration = Duration::from_mins(10);
 
+pub(super) const SOFTWARE: Images = Images;
+
 #[derive(Debug)]
-pub(crate) struct Images;
+pub(super) struct Images;
 
 impl Software for Images {
     fn name(&self) -> &'static str {

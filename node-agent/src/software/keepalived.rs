@@ -5,7 +5,7 @@ use super::{
     package::{Package, Scheme},
 };
 
-pub(crate) const KEEPALIVED: Package = Package {
+pub(super) const SOFTWARE: Package = Package {
     name: "keepalived",
     apt_name: "keepalived",
     scheme: Scheme::Exact,

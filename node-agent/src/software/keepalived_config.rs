@@ -2,7 +2,7 @@
 
 use super::config_file::ConfigFile;
 
-pub(crate) const KEEPALIVED_CONFIG: ConfigFile = ConfigFile {
+pub(super) const SOFTWARE: ConfigFile = ConfigFile {
     name: "keepalived-config",
     path: "/etc/keepalived/keepalived.conf",
     mode: 0o600,

@@ -12,8 +12,10 @@ use crate::{
 /// The package that always stands for the newest kernel of the release.
 const PACKAGE: &str = if cfg!(target_arch = "aarch64") { "linux-image-arm64" } else { "linux-image-amd64" };
 
+pub(super) const SOFTWARE: Kernel = Kernel;
+
 #[derive(Debug)]
-pub(crate) struct Kernel;
+pub(super) struct Kernel;
 
 /// The package version of the running kernel, which Debian writes into its build text: `… Debian 6.1.153-1 (…)`.
 fn running(text: &str) -> Option<SoftwareVersion> {

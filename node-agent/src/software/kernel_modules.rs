@@ -11,8 +11,10 @@ use crate::{failure::Failure, host::Host};
 
 const FILE: &str = "/etc/modules-load.d/90-node-agent.conf";
 
+pub(super) const SOFTWARE: KernelModules = KernelModules;
+
 #[derive(Debug)]
-pub(crate) struct KernelModules;
+pub(super) struct KernelModules;
 
 /// Whether the kernel has a module: it writes names with _ only, and shows most built-in ones there, too.
 fn is_loaded(host: &Host, name: &KernelModule) -> bool {

@@ -5,7 +5,7 @@ use super::{
     package::{Package, Scheme},
 };
 
-pub(crate) const KUBEADM: Package = Package {
+pub(super) const SOFTWARE: Package = Package {
     name: "kubeadm",
     apt_name: "kubeadm",
     scheme: Scheme::Upstream,

@@ -5,7 +5,7 @@ use super::{
     package::{Package, Scheme},
 };
 
-pub(crate) const KUBECTL: Package = Package {
+pub(super) const SOFTWARE: Package = Package {
     name: "kubectl",
     apt_name: "kubectl",
     scheme: Scheme::Upstream,

@@ -5,7 +5,7 @@ use super::{
     package::{Package, Scheme},
 };
 
-pub(crate) const KUBELET: Package = Package {
+pub(super) const SOFTWARE: Package = Package {
     name: "kubelet",
     apt_name: "kubelet",
     scheme: Scheme::Upstream,

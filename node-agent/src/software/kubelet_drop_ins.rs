@@ -13,8 +13,10 @@ const DIRECTORY: &str = "/etc/systemd/system/kubelet.service.d";
 /// Begins our files; others in the directory are the administrator's.
 const MARK: &str = "# Written by node-agent.\n";
 
+pub(super) const SOFTWARE: KubeletDropIns = KubeletDropIns;
+
 #[derive(Debug)]
-pub(crate) struct KubeletDropIns;
+pub(super) struct KubeletDropIns;
 
 /// Our files, without the mark.
 fn ours(host: &Host) -> Result<BTreeMap<DropInName, String>, Failure> {

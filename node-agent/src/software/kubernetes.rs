@@ -27,8 +27,10 @@ const BACKUPS: &str = "/etc/kubernetes/tmp";
 /// A control plane takes some three minutes on a small machine.
 const LIMIT: Duration = Duration::from_mins(20);
 
+pub(super) const SOFTWARE: Kubernetes = Kubernetes;
+
 #[derive(Debug)]
-pub(crate) struct Kubernetes;
+pub(super) struct Kubernetes;
 
 /// The version of the static pods; none while they differ.
 fn of_static_pods(host: &Host) -> Result<Option<SoftwareVersion>, Failure> {

@@ -1,25 +1,10 @@
-//! The software under care. One file each; [`ALL`] is the order in which a plan changes them.
+//! The software under care.
+//!
+//! Adding one is a file here with its `SOFTWARE`, and a line in the list below. One that is delivered as a content
+//! has its field in [`Configuration`], too: the schema of metadata is in `common`, for infrop writes it.
 
 mod config_file;
-mod containerd;
-mod containerd_config;
-mod haproxy;
-mod haproxy_config;
-mod hostname;
-mod images;
-mod keepalived;
-mod keepalived_config;
-mod kernel;
-mod kernel_modules;
-mod kubeadm;
-mod kubectl;
-mod kubelet;
-mod kubelet_drop_ins;
-mod kubernetes;
 mod package;
-mod reboot;
-mod swap;
-mod sysctl;
 
 use std::fmt;
 
@@ -44,28 +29,38 @@ use crate::{
 pub(crate) use self::images::list as list_images;
 pub use self::kubernetes::NAME as KUBERNETES;
 
-/// All software, in the order of change: what others stand on comes first, and Kubernetes in kubeadm's order
-/// (kubeadm, images and `kubeadm upgrade`, then kubelet and kubectl).
-pub const ALL: &[&dyn Software] = &[
-    &hostname::Hostname,
-    &swap::NoSwap,
-    &kernel_modules::KernelModules,
-    &sysctl::Sysctl,
-    &kernel::Kernel,
-    &containerd_config::CONTAINERD_CONFIG,
-    &containerd::CONTAINERD,
-    &images::Images,
-    &keepalived_config::KEEPALIVED_CONFIG,
-    &keepalived::KEEPALIVED,
-    &haproxy_config::HAPROXY_CONFIG,
-    &haproxy::HAPROXY,
-    &kubeadm::KUBEADM,
-    &kubernetes::Kubernetes,
-    &kubelet_drop_ins::KubeletDropIns,
-    &kubelet::KUBELET,
-    &kubectl::KUBECTL,
-    &reboot::RequestedReboot,
-];
+/// Makes a module of each name, and of their `SOFTWARE` the list of all.
+macro_rules! software {
+    ($($module:ident,)*) => {
+        $(mod $module;)*
+
+        /// All software, in the order in which a plan changes it.
+        pub const ALL: &[&dyn Software] = &[$(&$module::SOFTWARE,)*];
+    };
+}
+
+// What others stand on comes first, and Kubernetes in kubeadm's order: kubeadm, images and `kubeadm upgrade`, then
+// kubelet and kubectl.
+software! {
+    hostname,
+    swap,
+    kernel_modules,
+    sysctl,
+    kernel,
+    containerd_config,
+    containerd,
+    images,
+    keepalived_config,
+    keepalived,
+    haproxy_config,
+    haproxy,
+    kubeadm,
+    kubernetes,
+    kubelet_drop_ins,
+    kubelet,
+    kubectl,
+    reboot,
+}
 
 /// A software under care.
 pub trait Software: Sync + fmt::Debug {
@@ -198,7 +193,7 @@ pub fn kubernetes_of(plan: &Plan) -> Option<KubernetesVersion> {
     let version = |name: &str| {
         plan.desired.iter().find(|(key, _)| key.as_str() == name).map(|(_, version)| version.as_str().parse())
     };
-    [KUBERNETES, kubeadm::KUBEADM.name(), kubelet::KUBELET.name(), kubectl::KUBECTL.name()]
+    [KUBERNETES, kubeadm::SOFTWARE.name, kubelet::SOFTWARE.name, kubectl::SOFTWARE.name]
         .into_iter()
         .find_map(|name| version(name)?.ok())
 }

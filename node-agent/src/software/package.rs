@@ -94,7 +94,7 @@ mod tests {
     use crate::{
         host::fake::FakeHost,
         observe::{Service, ServiceState},
-        software::{containerd::CONTAINERD, kubectl::KUBECTL, testing::Bench},
+        software::{containerd::SOFTWARE as CONTAINERD, kubectl::SOFTWARE as KUBECTL, testing::Bench},
     };
 
     async fn bench(line: &'static str) -> Bench {

@@ -9,8 +9,10 @@ use crate::{failure::Failure, host::Host, observe::BootId};
 
 const FILE: &str = "/var/lib/node-agent/reboot.json";
 
+pub(super) const SOFTWARE: RequestedReboot = RequestedReboot;
+
 #[derive(Debug)]
-pub(crate) struct RequestedReboot;
+pub(super) struct RequestedReboot;
 
 /// The last request, and the boot it was heard in: another boot since then is its proof.
 #[derive(Debug, Serialize, Deserialize)]

@@ -9,8 +9,10 @@ use crate::failure::Failure;
 
 const FSTAB: &str = "/etc/fstab";
 
+pub(super) const SOFTWARE: NoSwap = NoSwap;
+
 #[derive(Debug)]
-pub(crate) struct NoSwap;
+pub(super) struct NoSwap;
 
 fn is_swap(line: &str) -> bool {
     !line.trim_start().starts_with('#') && line.split_whitespace().nth(2) == Some("swap")

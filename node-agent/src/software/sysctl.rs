@@ -15,8 +15,10 @@ use crate::failure::Failure;
 
 const FILE: &str = "/etc/sysctl.d/90-node-agent.conf";
 
+pub(super) const SOFTWARE: Sysctl = Sysctl;
+
 #[derive(Debug)]
-pub(crate) struct Sysctl;
+pub(super) struct Sysctl;
 
 /// The settings a file of ours has.
 fn parse(text: &str) -> Option<BTreeMap<SysctlKey, SysctlValue>> {

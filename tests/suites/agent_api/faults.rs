@@ -1,10 +1,11 @@
-//! The API server hangs or is cut off, the agent is killed, the credential changes.
+//! The API server hangs, restarts or is cut off, the agent is killed, the credential changes.
 
-use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use common::{
     annotations::{PLAN_OBSERVED, READY},
+    plan::Plan,
     state::{Phase, Reason},
 };
 use nix::{
@@ -14,14 +15,14 @@ use nix::{
 use serde_json::Value;
 use tests::{
     agent_process::{CREDENTIAL, Place},
+    audit::Request,
     lab::wait_for,
 };
-use tokio::{
-    net::{TcpListener, TcpStream},
-    task::{JoinHandle, JoinSet},
-};
 
-use crate::fixture::{Fixture, HAPROXY, HAPROXY_FILE, IDENTITY, NODE, plan};
+use crate::{
+    fixture::{Fixture, HAPROXY, HAPROXY_FILE, IDENTITY, NODE, plan},
+    relay::Relay,
+};
 
 /// Long enough for requests to time out (10 s each) and for the longest delay between attempts.
 const OUTAGE_LIMIT: Duration = Duration::from_secs(45);
@@ -31,27 +32,13 @@ pub(crate) async fn a_plan_survives_the_api_server() -> anyhow::Result<()> {
     let (fixture, versions) = Fixture::idle_with("apiPatienceSeconds: 3\n", &["one\n"]).await?;
     let plan = plan(&[(HAPROXY, versions.first().context("it was delivered")?)])?;
     fixture.agent.hold(Place::Look)?;
-    fixture.permit(&plan).await?;
-    wait_for(Duration::from_secs(20), "the plan has begun", async || {
-        let annotations = fixture.annotations().await?;
-        let says = |key: &str, value: &str| annotations.get(key).is_some_and(|text| text == value);
-        Ok(says(READY, "false") && says(PLAN_OBSERVED, plan.id().as_str()))
-    })
-    .await?;
+    begin(&fixture, &plan).await?;
     let [_, server] = fixture.server.processes();
     let server = Pid::from_raw(i32::try_from(server)?);
     kill(server, Signal::SIGSTOP)?;
     let stopped = tokio::time::Instant::now();
     fixture.agent.release(Place::Look)?;
-    let status = |pointer: &'static str| {
-        let text = fixture.agent.command(&["status", "-o", "json"])?.stdout;
-        let status: Value = serde_json::from_slice(&text)?;
-        anyhow::Ok(status.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned())
-    };
-    wait_for(OUTAGE_LIMIT, "the agent waits for the server", async || {
-        Ok(status("/service/state/reason")? == Reason::ApiUnreachable.as_str())
-    })
-    .await?;
+    wait_until_unreachable(&fixture).await?;
     ensure!(fixture.agent.read(HAPROXY_FILE).is_none(), "it did not wait");
     wait_for(OUTAGE_LIMIT, "the plan goes on without the server", async || {
         Ok(fixture.agent.journal()?.pointer("/ready") == Some(&Value::Bool(true)))
@@ -70,35 +57,67 @@ pub(crate) async fn a_plan_survives_the_api_server() -> anyhow::Result<()> {
 
 /// Connections that break: no plan is begun that nobody permitted, and what was asked meanwhile is done after.
 pub(crate) async fn a_cut_is_heard_and_healed() -> anyhow::Result<()> {
-    let mut fixture = Fixture::empty("apiPatienceSeconds: 1\n").await?;
-    fixture.create_node().await?;
-    let mut credential = fixture.server.kubeconfig(IDENTITY, &["system:nodes"])?;
-    let cluster = credential.clusters.first_mut().and_then(|entry| entry.cluster.as_mut());
-    let address = &mut cluster.context("a kubeconfig has a cluster")?.server;
-    let server =
-        address.as_deref().and_then(|url| url.strip_prefix("https://")).context("it has an address")?;
-    let mut relay = Relay::start(server.parse()?).await?;
-    *address = Some(format!("https://localhost:{}", relay.port));
-    fixture.agent.write(CREDENTIAL, &serde_yaml::to_string(&credential)?)?;
-    fixture.agent.start()?;
-    fixture.wait_for_state(Phase::Idle, Reason::NoPlan).await?;
+    let (fixture, mut relay) = behind_a_relay("apiPatienceSeconds: 1\n").await?;
     for text in ["one\n", "two\n"] {
         let before = fixture.agent.read(HAPROXY_FILE);
         relay.cut();
         let version = fixture.agent.deliver(HAPROXY, text)?;
         let plan = plan(&[(HAPROXY, &version)])?;
         fixture.permit(&plan).await?;
-        wait_for(OUTAGE_LIMIT, "the agent says that nobody answers", async || {
-            let text = fixture.agent.command(&["status", "-o", "json"])?.stdout;
-            let status: Value = serde_json::from_slice(&text)?;
-            Ok(status.pointer("/service/state/reason") == Some(&Value::from("ApiUnreachable")))
-        })
-        .await?;
+        wait_until_unreachable(&fixture).await?;
         tokio::time::sleep(Duration::from_secs(3)).await;
         ensure!(fixture.agent.read(HAPROXY_FILE) == before, "it began a plan that it could not read");
         relay.heal().await?;
         fixture.wait_until_at(&plan).await?;
     }
+    Ok(())
+}
+
+/// A watch whose connection stays open and says nothing: the first request that fails tells of it.
+pub(crate) async fn a_hanging_watch_is_begun_anew() -> anyhow::Result<()> {
+    let (fixture, mut relay) = behind_a_relay("").await?;
+    let version = fixture.agent.deliver(HAPROXY, "one\n")?;
+    let plan = plan(&[(HAPROXY, &version)])?;
+    // The look at the host that a delivery calls for has ended before connections hang.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    relay.hang();
+    fixture.permit(&plan).await?;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let state = fixture.state().await?.context("it said something before")?;
+    ensure!(state.reason == Reason::NoPlan, "the watch does not hang: {state:?}");
+    // There is something to tell, and a reason to look.
+    fixture.agent.write(HAPROXY_FILE, "by hand\n")?;
+    fixture.agent.deliver(HAPROXY, "two\n")?;
+    wait_until_unreachable(&fixture).await?;
+    ensure!(fixture.agent.read(HAPROXY_FILE).as_deref() == Some("by hand\n"));
+    // Those that hang never go on.
+    relay.heal().await?;
+    fixture.wait_until_at(&plan).await?;
+    ensure!(fixture.agent.read(HAPROXY_FILE).as_deref() == Some("one\n"));
+    Ok(())
+}
+
+/// The server restarts in the middle of a plan, in order or by a crash: the plan is reached, and the next is heard.
+pub(crate) async fn a_restart_of_the_server_is_survived() -> anyhow::Result<()> {
+    let texts = ["one\n", "two\n", "three\n", "four\n"];
+    let (mut fixture, versions) = Fixture::idle_with("", &texts).await?;
+    let plans: Vec<Plan> =
+        versions.iter().map(|version| plan(&[(HAPROXY, version)])).collect::<anyhow::Result<_>>()?;
+    for (plans, grace) in plans.chunks_exact(2).zip([Duration::from_secs(8), Duration::ZERO]) {
+        let [during, after] = plans else { bail!("two plans for each restart") };
+        fixture.agent.hold(Place::Look)?;
+        begin(&fixture, during).await?;
+        let earlier = watches(&fixture)?;
+        fixture.server.restart(grace).await?;
+        fixture.agent.release(Place::Look)?;
+        fixture.wait_until_at(during).await?;
+        fixture.wait_for_state(Phase::Idle, Reason::UpToDate).await?;
+        fixture.permit(after).await?;
+        fixture.wait_until_at(after).await?;
+        fixture.wait_for_state(Phase::Idle, Reason::UpToDate).await?;
+        ensure!(watches(&fixture)? > earlier, "it follows without a watch");
+    }
+    ensure!(fixture.agent.read(HAPROXY_FILE).as_deref() == Some("four\n"));
     Ok(())
 }
 
@@ -174,46 +193,48 @@ pub(crate) async fn another_credential_is_taken_up() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Connections to a server that can be cut, as by a router that goes away and says so.
-struct Relay {
-    server: SocketAddr,
-    port: u16,
-    task: Option<JoinHandle<()>>,
+/// Writes a plan with its permit, and waits until the agent says that it has begun.
+async fn begin(fixture: &Fixture, plan: &Plan) -> anyhow::Result<()> {
+    fixture.permit(plan).await?;
+    wait_for(Duration::from_secs(20), "the plan has begun", async || {
+        let annotations = fixture.annotations().await?;
+        let says = |key: &str, value: &str| annotations.get(key).is_some_and(|text| text == value);
+        Ok(says(READY, "false") && says(PLAN_OBSERVED, plan.id().as_str()))
+    })
+    .await
 }
 
-impl Relay {
-    async fn start(server: SocketAddr) -> anyhow::Result<Self> {
-        let mut relay = Self { server, port: 0, task: None };
-        relay.heal().await?;
-        Ok(relay)
-    }
-
-    async fn heal(&mut self) -> anyhow::Result<()> {
-        let listener = TcpListener::bind(("127.0.0.1", self.port)).await?;
-        self.port = listener.local_addr()?.port();
-        let server = self.server;
-        self.task = Some(tokio::spawn(async move {
-            // Dropped with the task, and each connection with it.
-            let mut connections = JoinSet::new();
-            while let Ok((mut near, _)) = listener.accept().await {
-                connections.spawn(async move {
-                    let mut far = TcpStream::connect(server).await?;
-                    tokio::io::copy_bidirectional(&mut near, &mut far).await
-                });
-            }
-        }));
-        Ok(())
-    }
-
-    fn cut(&mut self) {
-        if let Some(task) = self.task.take() {
-            task.abort();
-        }
-    }
+/// Waits until the agent says on the host that nobody answers.
+async fn wait_until_unreachable(fixture: &Fixture) -> anyhow::Result<()> {
+    wait_for(OUTAGE_LIMIT, "the agent says that nobody answers", async || {
+        let text = fixture.agent.command(&["status", "-o", "json"])?.stdout;
+        let status: Value = serde_json::from_slice(&text)?;
+        let reason = status.pointer("/service/state/reason").and_then(Value::as_str);
+        Ok(reason == Some(Reason::ApiUnreachable.as_str()))
+    })
+    .await
+    .with_context(|| fixture.agent.log())
 }
 
-impl Drop for Relay {
-    fn drop(&mut self) {
-        self.cut();
-    }
+/// How many watches the agent has begun.
+fn watches(fixture: &Fixture) -> anyhow::Result<usize> {
+    let begun = |request: &Request| request.verb == "watch" && request.stage == "ResponseStarted";
+    Ok(fixture.requests()?.iter().filter(|request| begun(request)).count())
+}
+
+/// An agent that has nothing to do and reaches its server through a relay.
+async fn behind_a_relay(settings: &str) -> anyhow::Result<(Fixture, Relay)> {
+    let mut fixture = Fixture::empty(settings).await?;
+    fixture.create_node().await?;
+    let mut credential = fixture.server.kubeconfig(IDENTITY, &["system:nodes"])?;
+    let cluster = credential.clusters.first_mut().and_then(|entry| entry.cluster.as_mut());
+    let address = &mut cluster.context("a kubeconfig has a cluster")?.server;
+    let server =
+        address.as_deref().and_then(|url| url.strip_prefix("https://")).context("it has an address")?;
+    let relay = Relay::start(server.parse()?).await?;
+    *address = Some(format!("https://localhost:{}", relay.port()));
+    fixture.agent.write(CREDENTIAL, &serde_yaml::to_string(&credential)?)?;
+    fixture.agent.start()?;
+    fixture.wait_for_state(Phase::Idle, Reason::NoPlan).await?;
+    Ok((fixture, relay))
 }

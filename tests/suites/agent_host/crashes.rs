@@ -4,16 +4,32 @@ use anyhow::ensure;
 use infrop::provider::lab::Power;
 use tests::{
     agent::{self, KILLER, install, metadata, wait_for_phase},
+    fingerprint::{Fingerprint, Meant},
     lab::TestLab,
 };
 
 use crate::{PATIENCE, versions};
+
+/// The packages of the plan and the one that the test installs; state of the services, which containerd keeps in more
+/// places than one.
+const MEANT: Meant<'_> = Meant {
+    packages: &["containerd", "kubeadm", "kubectl", "kubelet", "node-agent"],
+    paths: &[
+        "/etc/node-agent/*.yaml",
+        "/root/node-agent.deb",
+        "/etc/cni",
+        "/opt/containerd",
+        "/var/lib/containerd",
+        "/var/lib/kubelet",
+    ],
+};
 
 pub(crate) async fn killed() -> anyhow::Result<()> {
     TestLab::with("agent-killed", &["a"], async |lab| {
         lab.run("a", KILLER).await?;
         // Every kill in the middle of a step counts as an attempt.
         let config = format!("attempts: 100\n{}", agent::CONFIG);
+        let fingerprint = Fingerprint::take(lab, "a", MEANT).await?;
         install(lab, "a", &config, &metadata("a", &format!("{{ {} }}", versions()?), "{ swap: off }")).await?;
         wait_for_phase(lab, "a", PATIENCE, "Idle", "UpToDate").await?;
         let kills = lab.run("a", "cat /run/kills").await?;
@@ -27,7 +43,7 @@ pub(crate) async fn killed() -> anyhow::Result<()> {
              test -e /var/lib/node-agent/initialized.json",
         )
         .await?;
-        Ok(())
+        fingerprint.check().await
     })
     .await
 }
@@ -35,6 +51,7 @@ pub(crate) async fn killed() -> anyhow::Result<()> {
 pub(crate) async fn power_cut_during_apt() -> anyhow::Result<()> {
     TestLab::with("agent-cut", &["a"], async |lab| {
         let text = metadata("a", &format!("{{ {} }}", versions()?), "{}");
+        let fingerprint = Fingerprint::take(lab, "a", MEANT).await?;
         install(lab, "a", agent::CONFIG, &text).await?;
         // dpkg has this file while it unpacks.
         lab.cut_power_when("a", "usr/bin/kubelet.dpkg-new").await?;
@@ -44,7 +61,7 @@ pub(crate) async fn power_cut_during_apt() -> anyhow::Result<()> {
         ensure!(journal.contains("cut off"), "{journal}");
         ensure!(status.pointer("/journal/lastSuccess").is_some(), "{status}");
         lab.run("a", "test -z \"$(dpkg --audit)\"; systemctl is-active containerd").await?;
-        Ok(())
+        fingerprint.check().await
     })
     .await
 }

@@ -5,11 +5,15 @@ use serde_json::Value;
 use tests::{
     agent::{self, install, wait_for_phase},
     bundles,
+    fingerprint::{Fingerprint, Meant},
     lab::{BUNDLES, TestLab},
     repository::{self, Offer},
 };
 
-use crate::{PATIENCE, fingerprint};
+use crate::PATIENCE;
+
+/// What the tests write.
+const METADATA: &str = "/etc/node-agent/metadata.yaml";
 
 const IMPATIENT: &str = "attempts: 2\nretrySeconds: 1\n";
 
@@ -24,34 +28,30 @@ const BROKEN: Offer = Offer {
 const BIG: Offer =
     Offer { name: "keepalived", version: "1.0-1", postinst: "", noise: Some(("/opt/full/noise", 30)) };
 
-/// An agent with nothing to do yet; gives the host's fingerprint.
-async fn prepare(lab: &TestLab, config: &str, except: &str) -> anyhow::Result<String> {
+/// An agent with nothing to do yet, on a host of which only these packages are meant to change.
+async fn prepare<'a>(
+    lab: &'a TestLab,
+    config: &str,
+    packages: &'a [&'a str],
+) -> anyhow::Result<Fingerprint<'a>> {
     let nothing = repository::metadata("a", "{}");
     install(lab, "a", config, &nothing).await?;
     wait_for_phase(lab, "a", PATIENCE, "Idle", "UpToDate").await?;
-    fingerprint(lab, "a", except).await
+    Fingerprint::take(lab, "a", Meant { packages, paths: &[METADATA] }).await
 }
 
 /// Gives the agent other metadata.
 async fn ask(lab: &TestLab, metadata: &str) -> anyhow::Result<()> {
-    lab.run("a", &format!("cat > /etc/node-agent/metadata.yaml <<'EOF'\n{metadata}EOF")).await?;
+    lab.run("a", &format!("cat > {METADATA} <<'EOF'\n{metadata}EOF")).await?;
     Ok(())
 }
 
 /// Waits until the plan is given up for this reason, and nothing else on the host has changed.
-async fn given_up(lab: &TestLab, reason: &str, before: &str, except: &str) -> anyhow::Result<Value> {
+async fn given_up(lab: &TestLab, reason: &str, fingerprint: &Fingerprint<'_>) -> anyhow::Result<Value> {
     let status = wait_for_phase(lab, "a", PATIENCE, "Quarantined", reason).await?;
-    let after = fingerprint(lab, "a", except).await?;
-    ensure!(after == before, "something else changed: {}", difference(before, &after));
+    fingerprint.check().await?;
     lab.run("a", "grep -q '\"plan\"' /var/lib/node-agent/journal.json").await?;
     Ok(status)
-}
-
-fn difference(before: &str, after: &str) -> String {
-    let only = |one: &str, other: &str| -> Vec<String> {
-        one.lines().filter(|line| !other.lines().any(|known| known == *line)).map(str::to_owned).collect()
-    };
-    format!("gone {:?}, new {:?}", only(before, after), only(after, before))
 }
 
 /// A person says that the cause is gone.
@@ -64,9 +64,9 @@ async fn retry(lab: &TestLab) -> anyhow::Result<()> {
 pub(crate) async fn broken_package() -> anyhow::Result<()> {
     TestLab::with("agent-broken", &["a"], async |lab| {
         repository::deliver(lab, "a", &[BROKEN]).await?;
-        let before = prepare(lab, IMPATIENT, "haproxy").await?;
+        let before = prepare(lab, IMPATIENT, &["haproxy"]).await?;
         ask(lab, &repository::metadata("a", "{ haproxy: 2.0-1 }")).await?;
-        let status = given_up(lab, "PackageFailed", &before, "haproxy").await?;
+        let status = given_up(lab, "PackageFailed", &before).await?;
         let message = status.pointer("/service/state/message").map(ToString::to_string).unwrap_or_default();
         ensure!(message.contains("2 attempts") && message.contains("this package is broken"), "{message}");
 
@@ -74,12 +74,12 @@ pub(crate) async fn broken_package() -> anyhow::Result<()> {
         let log = "journalctl -u node-agent -o cat | grep -c '^next: '";
         let tried = lab.run("a", log).await?;
         lab.run("a", "systemctl restart node-agent; sleep 3").await?;
-        given_up(lab, "PackageFailed", &before, "haproxy").await?;
+        given_up(lab, "PackageFailed", &before).await?;
         ensure!(lab.run("a", log).await? == tried, "it was tried again");
 
         lab.run("a", "touch /run/mended").await?;
         retry(lab).await?;
-        ensure!(fingerprint(lab, "a", "haproxy").await? == before, "something else changed");
+        before.check().await?;
         lab.run("a", "dpkg-query -W -f '${db:Status-Abbrev}' haproxy | grep '^hi'").await?;
         Ok(())
     })
@@ -94,14 +94,14 @@ systemd-run --unit=holder perl -e 'use Fcntl; open F, "+>", "/var/lib/dpkg/lock-
 sleep 1; systemctl is-active holder"#;
     TestLab::with("agent-locked", &["a"], async |lab| {
         repository::deliver(lab, "a", &[Offer { postinst: "", ..BROKEN }]).await?;
-        let before = prepare(lab, "attempts: 1\n", "nothing").await?;
+        let before = prepare(lab, "attempts: 1\n", &[]).await?;
         lab.run("a", HOLD).await?;
         ask(lab, &repository::metadata("a", "{ haproxy: 2.0-1 }")).await?;
         // It waits for a while, for most locks go away; then it says who is to blame.
         wait_for_phase(lab, "a", PATIENCE, "Changing", "ChangingSoftware").await?;
         // Meanwhile nobody restarts the host by accident.
         lab.run("a", "systemd-inhibit --list --no-pager | grep 'node-agent.*shutdown.*block'").await?;
-        given_up(lab, "PackageLockHeld", &before, "nothing").await?;
+        given_up(lab, "PackageLockHeld", &before).await?;
         lab.run("a", "test -z \"$(systemd-inhibit --list --no-pager | grep node-agent)\"").await?;
         lab.run("a", "systemctl stop holder").await?;
         retry(lab).await
@@ -113,9 +113,9 @@ pub(crate) async fn full_disk() -> anyhow::Result<()> {
     TestLab::with("agent-full", &["a"], async |lab| {
         repository::deliver(lab, "a", &[BIG]).await?;
         lab.run("a", "mkdir -p /opt/full; mount -t tmpfs -o size=10m none /opt/full").await?;
-        let before = prepare(lab, IMPATIENT, "nothing").await?;
+        let before = prepare(lab, IMPATIENT, &[]).await?;
         ask(lab, &repository::metadata("a", "{ keepalived: 1.0-1 }")).await?;
-        given_up(lab, "DiskFull", &before, "nothing").await?;
+        given_up(lab, "DiskFull", &before).await?;
         lab.run("a", "test ! -e /opt/full/noise; umount /opt/full").await?;
         retry(lab).await
     })
@@ -126,14 +126,14 @@ pub(crate) async fn wrong_signature() -> anyhow::Result<()> {
     TestLab::with("agent-untrusted", &["a"], async |lab| {
         let [old, new] = bundles::pinned()?;
         let (old, new) = (&old.manifest().kubernetes, &new.manifest().kubernetes);
-        let before = prepare(lab, IMPATIENT, "nothing").await?;
+        let before = prepare(lab, IMPATIENT, &[]).await?;
         let right = agent::metadata("a", &format!("{{ kubectl: {old} }}"), "{}");
         // A good repository with a good signature, of which the host has another key.
         let key = |version: &str| format!("{BUNDLES}/{version}/apt/repository.asc");
         let wrong = right.replace(&key("{kubernetes}"), &key(&new.to_string()));
         ensure!(wrong != right);
         ask(lab, &wrong).await?;
-        given_up(lab, "RepositoryUntrusted", &before, "nothing").await?;
+        given_up(lab, "RepositoryUntrusted", &before).await?;
         ask(lab, &right).await?;
         retry(lab).await?;
         lab.run("a", "kubectl version --client").await?;

@@ -7,12 +7,11 @@ mod reboots;
 
 use std::{process::ExitCode, time::Duration};
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use node_agent::apt::upstream;
 use tests::{
     bundles,
     harness::{Case, Tier, suite},
-    lab::TestLab,
 };
 
 const LIMIT: Duration = Duration::from_mins(6);
@@ -64,18 +63,4 @@ fn versions() -> anyhow::Result<String> {
     Ok(format!(
         "kubelet: {kubernetes}, kubeadm: {kubernetes}, kubectl: {kubernetes}, containerd: {containerd}"
     ))
-}
-
-/// Everything dpkg knows, and every file of ours and of the administrator: what may differ is left out.
-async fn fingerprint(lab: &TestLab, host: &str, except: &str) -> anyhow::Result<String> {
-    let script = format!(
-        "dpkg-query --show --showformat '${{Package}} ${{Version}} ${{Status}}\\n' | sed '/^{except} /d'\n\
-         find /etc /opt /usr/local /root -xdev -type f \
-         ! -path /etc/node-agent/metadata.yaml \
-         ! -path '/etc/apt/sources.list.d/node-agent-*' ! -path '/etc/apt/keyrings/node-agent-*' \
-         -printf '%p %m ' -exec sha256sum '{{}}' ';' | sort"
-    );
-    let text = lab.run(host, &script).await?;
-    ensure!(text.lines().count() > 200, "a host has more than this: {text}");
-    Ok(text)
 }

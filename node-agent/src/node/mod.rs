@@ -3,25 +3,22 @@
 //! The watch names the one object, starts with its present state, and ends after some minutes; the next one is
 //! also the resync. Nothing is ever listed or polled.
 
+mod credential;
+
 use std::{
     collections::BTreeMap,
-    fs,
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Mutex,
     time::Duration,
 };
 
 use common::{KubernetesVersion, metadata::NodeName};
-use futures::StreamExt;
-use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioExecutor};
+use futures::{Stream, StreamExt};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::{
-    Api, Client, Config,
+    Api, Client,
     api::{Patch, PatchParams, WatchEvent, WatchParams},
-    client::ConfigExt,
-    config::{KubeConfigOptions, Kubeconfig},
     core::PartialObjectMeta,
 };
 use serde::Deserialize;
@@ -30,21 +27,22 @@ use tokio::{
     time::Instant,
 };
 
+use self::credential::{connect, stamp, until_another};
+
 /// Names the writer in the Node's managed fields.
 const FIELD_MANAGER: &str = "node-agent";
 
 /// How long one watch lasts; the API server's own limit for a client that asks for none is in this range.
 const WATCH_SECONDS: u32 = 290;
 
+/// By then the server has ended it. If not, something between holds a connection that leads nowhere.
+const WATCH_LIMIT: Duration = Duration::from_mins(5);
+
 /// Within this a new watch tells of a Node that is there.
 const FIRST_WORD: Duration = Duration::from_secs(5);
 
 /// A server that does not answer a small request by then is away.
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
-
-/// A dead connection is noticed within a minute instead of when the watch ends.
-const KEEPALIVE: Duration = Duration::from_secs(30);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Between attempts to reach a server that is away: soon at first, and never a flood from many nodes.
 const SHORTEST_DELAY: Duration = Duration::from_millis(500);
@@ -212,28 +210,35 @@ impl OwnNode {
             WatchParams::default().fields(&format!("metadata.name={}", self.name)).timeout(WATCH_SECONDS);
         // No version: the watch starts with the newest state.
         let stream = tokio::time::timeout(REQUEST_LIMIT, api.watch_metadata(&parameters, "")).await;
-        let mut stream = std::pin::pin!(stream.map_err(|_| NodeError::TimedOut)??);
+        let stream = stream.map_err(|_| NodeError::TimedOut)??;
+        self.hear_all(stream, WATCH_LIMIT).await
+    }
+
+    /// Hears events until they end, at the latest until the limit.
+    async fn hear_all(
+        &self,
+        events: impl Stream<Item = kube::Result<WatchEvent<PartialObjectMeta<Node>>>>,
+        limit: Duration,
+    ) -> Result<(), NodeError> {
+        let mut events = std::pin::pin!(events);
+        let end = Instant::now() + limit;
         // A Node that is there comes at once; bookmarks say nothing of it.
-        let mut deadline = Some(Instant::now() + FIRST_WORD);
+        let mut first_word = Some(Instant::now() + FIRST_WORD);
         loop {
-            let event = match deadline {
-                Some(at) => tokio::time::timeout_at(at, stream.next()).await,
-                None => Ok(stream.next().await),
-            };
-            match event {
-                Ok(None) => break,
+            match tokio::time::timeout_at(first_word.unwrap_or(end), events.next()).await {
+                Ok(None) => return Ok(()),
                 Ok(Some(event)) => {
                     let event = event?;
-                    deadline.take_if(|_| !matches!(event, WatchEvent::Bookmark(_)));
+                    first_word.take_if(|_| !matches!(event, WatchEvent::Bookmark(_)));
                     self.hear(event)?;
                 }
+                Err(_) if first_word.take().is_some() => self.set(View::Absent),
                 Err(_) => {
-                    deadline = None;
-                    self.set(View::Absent);
+                    tracing::warn!("the watch of the Node did not end in time and is begun anew");
+                    return Ok(());
                 }
             }
         }
-        Ok(())
     }
 
     fn hear(&self, event: WatchEvent<PartialObjectMeta<Node>>) -> Result<(), NodeError> {
@@ -362,45 +367,9 @@ fn silent_or_unjoined(kubeconfig: &Path) -> View {
     if kubeconfig.exists() { View::Silent { since: Timestamp::now() } } else { View::NoCredential }
 }
 
-/// What tells one state of a file from another without reading it.
-fn stamp(path: &Path) -> Option<(u64, u64, i64, i64)> {
-    let file = fs::metadata(path).ok()?;
-    Some((file.ino(), file.size(), file.mtime(), file.mtime_nsec()))
-}
-
-/// Waits until a file is another than it was. `files` tells when it may be.
-async fn until_another(path: &Path, known: Option<(u64, u64, i64, i64)>, files: &mut watch::Receiver<()>) {
-    while stamp(path) == known {
-        if files.changed().await.is_err() {
-            // Nobody tells any more; the end of the watch is the net below.
-            std::future::pending::<()>().await;
-        }
-    }
-}
-
 /// The annotations both sides speak through.
 fn ours(annotations: &BTreeMap<String, String>) -> impl Iterator<Item = (&String, &String)> {
     annotations.iter().filter(|(key, _)| key.contains(".caos.ch/"))
-}
-
-/// A client that tries once: who waits how long is decided elsewhere.
-async fn connect(kubeconfig: &Path) -> Result<Client, Box<dyn std::error::Error + Send + Sync>> {
-    let file = Kubeconfig::read_from(kubeconfig)?;
-    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
-    let mut connector = HttpConnector::new();
-    connector.enforce_http(false);
-    connector.set_keepalive(Some(KEEPALIVE));
-    connector.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
-    connector.set_keepalive_retries(Some(3));
-    connector.set_connect_timeout(Some(REQUEST_LIMIT));
-    let connector = config.rustls_https_connector_with_connector(connector)?;
-    let client = hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(connector);
-    let service = tower::ServiceBuilder::new()
-        .layer(config.base_uri_layer())
-        .option_layer(config.auth_layer()?)
-        .map_err(tower::BoxError::from)
-        .service(client);
-    Ok(Client::new(service, config.default_namespace))
 }
 
 /// A number between 0 and 1, good enough to spread retries.
@@ -423,5 +392,22 @@ impl std::fmt::Display for Chain<'_> {
             next = cause.source();
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_watch_that_nobody_ends_ends() {
+        let node = OwnNode::new("n1".parse().unwrap(), "/does/not/exist".into());
+        let limit = Duration::from_millis(20);
+        let event = r#"{"type":"ADDED","object":{"apiVersion":"meta.k8s.io/v1","kind":"PartialObjectMetadata",
+            "metadata":{"name":"n1","resourceVersion":"1","annotations":{"a":"b"}}}}"#;
+        let first = futures::stream::iter([Ok(serde_json::from_str(event).unwrap())]);
+        let heard = node.hear_all(first.chain(futures::stream::pending()), limit);
+        tokio::time::timeout(Duration::from_secs(20), heard).await.unwrap().unwrap();
+        assert!(matches!(&*node.view().borrow(), View::Seen { version: Some(1), .. }));
     }
 }
