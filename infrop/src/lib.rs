@@ -8,3 +8,4 @@ pub mod desired;
 pub mod provider;
 pub mod random;
 pub mod secrets;
+pub mod writer;

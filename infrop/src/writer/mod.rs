@@ -1,0 +1,198 @@
+//! One writer: of all infrops that work on an infrastructure, one changes things and the others say who does.
+//!
+//! A record names the writer. It is a Lease in the cluster; before there is a cluster, a mark at the provider. The
+//! writer renews it. One that is not renewed for a while, watched by the one who wants it, belongs to nobody: no clocks
+//! are compared, unless they differ by far more than clocks do.
+
+mod file;
+mod lease;
+mod remote;
+
+use std::{fmt, time::Duration};
+
+use futures::future::LocalBoxFuture;
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, sleep};
+
+pub use self::{file::FileRecord, lease::LeaseRecord, remote::HostRecord};
+use crate::random;
+
+/// A record that is not renewed for this long belongs to nobody.
+pub const DURATION: Duration = Duration::from_secs(15);
+
+/// Between renewals: two may fail.
+const RENEWAL: Duration = Duration::from_secs(5);
+
+/// Between looks at someone else's record.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// A record this old belongs to nobody, whoever's clock is wrong.
+const ANCIENT: SignedDuration = SignedDuration::from_mins(10);
+
+/// What a record says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Entry {
+    /// Who writes; nobody if it is empty.
+    pub holder: String,
+    /// When it was last renewed, by the writer's clock.
+    pub renewed: Timestamp,
+    /// Since when it is this writer.
+    pub since: Timestamp,
+}
+
+/// A record as it was read: what it says, and the version that a write must find.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// What it says; none if there is no record yet.
+    pub entry: Option<Entry>,
+    /// Its version.
+    pub version: String,
+}
+
+/// Where a record is.
+pub trait Record: fmt::Debug {
+    /// For people: `the Lease kube-system/infrop`.
+    fn place(&self) -> String;
+
+    /// Reads it.
+    fn read(&self) -> LocalBoxFuture<'_, anyhow::Result<Seen>>;
+
+    /// Writes it if it still is as it was read; gives it as it is now, or none if someone else was faster.
+    fn write<'a>(&'a self, seen: &'a Seen, entry: &'a Entry) -> LocalBoxFuture<'a, anyhow::Result<Option<Seen>>>;
+}
+
+/// Why one is not the writer.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Someone else is.
+    #[error(
+        "{holder} is at work since {since} ({place}): wait for its end, or take over with --take-over if you know that \
+         it is dead"
+    )]
+    Held {
+        /// Who.
+        holder: String,
+        /// Since when.
+        since: Timestamp,
+        /// Where that stands.
+        place: String,
+    },
+    /// The record cannot be read or written.
+    #[error("cannot become the writer by {place}")]
+    Record {
+        /// Where.
+        place: String,
+        /// Why.
+        source: anyhow::Error,
+    },
+}
+
+/// Who we are: a CI job by its address, anyone else as user@computer; and a word that no other process has.
+pub fn identity() -> std::io::Result<String> {
+    let named = |variable: &str| std::env::var(variable).ok().filter(|value| !value.is_empty());
+    let job = named("CI_JOB_URL").or_else(|| {
+        let (server, repository, run) =
+            (named("GITHUB_SERVER_URL")?, named("GITHUB_REPOSITORY")?, named("GITHUB_RUN_ID")?);
+        Some(format!("{server}/{repository}/actions/runs/{run}"))
+    });
+    let name = job.unwrap_or_else(|| {
+        let user = nix::unistd::User::from_uid(nix::unistd::geteuid()).ok().flatten();
+        let user = user.map_or_else(|| nix::unistd::geteuid().to_string(), |user| user.name);
+        let host = nix::unistd::gethostname().unwrap_or_default();
+        format!("{user}@{}", host.to_string_lossy())
+    });
+    Ok(format!("{name} ({}-{})", std::process::id(), random::hex(3)?))
+}
+
+/// A record that is ours.
+#[derive(Debug)]
+pub struct Holding {
+    record: Box<dyn Record>,
+    seen: Seen,
+    entry: Entry,
+}
+
+impl Holding {
+    /// Becomes the writer. `note` hears what is waited for.
+    pub async fn acquire(
+        record: Box<dyn Record>,
+        identity: &str,
+        take_over: bool,
+        note: &dyn Fn(String),
+    ) -> Result<Self, Error> {
+        let place = record.place();
+        let broken = |source| Error::Record { place: place.clone(), source };
+        let mut watched: Option<(Entry, Instant)> = None;
+        loop {
+            let seen = record.read().await.map_err(broken)?;
+            if let Some(entry) = seen.entry.as_ref().filter(|entry| !entry.holder.is_empty() && !take_over) {
+                let ancient = Timestamp::now().duration_since(entry.renewed) > ANCIENT;
+                let unchanged = match &watched {
+                    Some((first, since)) if first == entry => since.elapsed() > DURATION,
+                    Some((first, _)) if first.holder == entry.holder => {
+                        let Entry { holder, since, .. } = entry.clone();
+                        return Err(Error::Held { holder, since, place });
+                    }
+                    _ => {
+                        watched = Some((entry.clone(), Instant::now()));
+                        false
+                    }
+                };
+                if !ancient && !unchanged {
+                    note(format!("{} may be at work; looking whether it still is", entry.holder));
+                    sleep(LOOK).await;
+                    continue;
+                }
+            }
+            let now = Timestamp::now();
+            let entry = Entry { holder: identity.to_owned(), renewed: now, since: now };
+            if let Some(seen) = record.write(&seen, &entry).await.map_err(broken)? {
+                return Ok(Self { record, seen, entry });
+            }
+            // Someone was faster; it shows on the next look.
+        }
+    }
+
+    /// Renews until that is no longer possible; then the writer has to stop.
+    pub async fn keep(&mut self) -> Error {
+        let mut renewed = Instant::now();
+        loop {
+            sleep(RENEWAL).await;
+            let entry = Entry { renewed: Timestamp::now(), ..self.entry.clone() };
+            match self.record.write(&self.seen, &entry).await {
+                Ok(Some(seen)) => {
+                    renewed = Instant::now();
+                    self.seen = seen;
+                }
+                Ok(None) => return self.lost().await,
+                // Away for a moment; others wait just as long before they take it.
+                Err(source) if renewed.elapsed() + RENEWAL > DURATION => {
+                    return Error::Record { place: self.record.place(), source };
+                }
+                Err(error) => tracing::warn!(place = self.record.place(), "cannot renew: {error:#}"),
+            }
+        }
+    }
+
+    async fn lost(&self) -> Error {
+        let place = self.record.place();
+        match self.record.read().await {
+            Ok(Seen { entry: Some(Entry { holder, since, .. }), .. }) => Error::Held { holder, since, place },
+            Ok(_) => Error::Record { place, source: anyhow::anyhow!("someone removed it") },
+            Err(source) => Error::Record { place, source },
+        }
+    }
+
+    /// Lets the next one in at once.
+    pub async fn release(self) {
+        let nobody = Entry { holder: String::new(), ..self.entry };
+        if let Err(error) = self.record.write(&self.seen, &nobody).await {
+            tracing::warn!(place = self.record.place(), "cannot give up: {error:#}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
