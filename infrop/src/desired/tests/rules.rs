@@ -1,6 +1,6 @@
 //! One bad document per rule.
 
-use super::{GOOD, expect, problems};
+use super::{GOOD, expect, problems, read};
 
 #[test]
 fn the_good_document_is_good() {
@@ -199,6 +199,8 @@ fn a_lab() {
     ] {
         assert_eq!(problems(&lab.replacen(from, to, 1)).join("\n"), expected, "{to}");
     }
+    let hint = read(&lab.replace("10.88.0.5", "10.88.0.1")).unwrap_err().0.remove(0).hint;
+    assert_eq!(hint, "write one from 10.88.0.2 to 10.88.0.10");
     // Its hosts have a bundle without asking.
     let without = lab.replace("  bundle: /opt/infrop/bundles/{kubernetes}\n", "");
     assert_eq!(problems(&without), Vec::<String>::new());
