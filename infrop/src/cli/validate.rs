@@ -14,14 +14,14 @@ use crate::desired::{self, Cluster, Count, Infrastructure, Problems};
 const STDIN: &str = "<stdin>";
 
 const HELP: &str = "\
-Nothing but the document and the files it names is looked at: no host, no cluster, no secret. All problems are named at
-once, in the order of the document:
+Nothing but the document and the files it names is looked at: no host, no cluster, no secret. All problems are named \
+at once, in the order of the document:
 
   x.yaml:7:37: cluster.workers[0].pool: provider here has no pool workers
     hint: did you mean worker?
 
-With -o json they are a list of objects with file, line, column, field, problem and hint; the list is empty if there are
-none.
+With -o json they are a list of objects with file, line, column, field, problem and hint; the list is empty if there \
+are none.
 
 Examples:
   infrop validate -f infrastructure.yaml

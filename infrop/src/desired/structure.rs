@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::{
     formats::{self, Format},
-    problem::{Field, Finding, Spot},
+    problem::{Field, Finding, Place, Spot},
     similar,
     yaml::{Content, Entry, Node},
 };
@@ -32,8 +32,8 @@ impl<'s> Checker<'s> {
         reference.and_then(|name| self.schema.pointer(name)).unwrap_or(schema)
     }
 
-    fn find(&mut self, field: &Field, problem: impl Into<String>, hint: impl Into<String>) {
-        self.findings.push(Finding::new(field.clone(), problem, hint));
+    fn find(&mut self, field: &Field, place: Place, problem: impl Into<String>, hint: impl Into<String>) {
+        self.findings.push(Finding::new(field.clone(), problem, hint).at(Spot::Place(place)));
     }
 
     fn check(&mut self, node: &Node, schema: &'s Value, field: &Field) {
@@ -56,7 +56,7 @@ impl<'s> Checker<'s> {
             return;
         }
         match &node.content {
-            Content::Map(entries) if is_map(schema) => self.map(entries, schema, field),
+            Content::Map(entries) if is_map(schema) => self.map(node.place, entries, schema, field),
             Content::List(items) if allows(schema, "array") => {
                 if let Some(schema) = schema.get("items") {
                     for (index, item) in items.iter().enumerate() {
@@ -64,16 +64,13 @@ impl<'s> Checker<'s> {
                     }
                 }
             }
-            Content::Text(text) if allows(schema, "string") => self.text(text, schema, field, Spot::Value),
+            Content::Text(text) if allows(schema, "string") => self.text(text, schema, field, node.place),
             Content::Number(number, _) if allows(schema, "integer") => {
                 let low = schema.get("minimum").and_then(Value::as_u64).unwrap_or(0);
                 let high = schema.get("maximum").and_then(Value::as_u64).unwrap_or(u64::MAX);
                 if !number.as_u64().is_some_and(|number| (low..=high).contains(&number)) {
-                    self.find(
-                        field,
-                        format!("is {number}, not a whole number from {low} to {high}"),
-                        hint(about),
-                    );
+                    let problem = format!("is {}, not a whole number from {low} to {high}", node.shown());
+                    self.find(field, node.place, problem, hint(about));
                 }
             }
             Content::Bool(_) if allows(schema, "boolean") => {}
@@ -97,14 +94,14 @@ impl<'s> Checker<'s> {
                 let text = node.shown();
                 if format(schema).is_some_and(|format| !(format.accepts)(&text)) {
                     // Quotes alone would not make it right.
-                    return self.text(&text, schema, field, Spot::Value);
+                    return self.text(&text, schema, field, node.place);
                 }
                 format!("write it in quotes: \"{text}\"")
             }
             (_, variants @ [_, ..]) => alternatives(variants),
             _ => hint(about),
         };
-        self.find(field, format!("is {}, not {expected}", node.kind()), hint);
+        self.find(field, node.place, format!("is {}, not {expected}", node.kind()), hint);
     }
 
     fn choice(&mut self, node: &Node, choices: &[&Value], field: &Field, about: Option<&str>) {
@@ -120,64 +117,61 @@ impl<'s> Checker<'s> {
             Content::Text(text) => similar::among(text, words.iter().map(String::as_str)),
             _ => None,
         };
-        self.find(
-            field,
-            problem,
-            meant.map_or_else(|| hint(about), |meant| format!("did you mean {meant}?")),
-        );
+        let hint = meant.map_or_else(|| hint(about), |meant| format!("did you mean {meant}?"));
+        self.find(field, node.place, problem, hint);
     }
 
-    fn text(&mut self, text: &str, schema: &Value, field: &Field, spot: Spot) {
+    fn text(&mut self, text: &str, schema: &Value, field: &Field, place: Place) {
         if let Some(format) = format(schema).filter(|format| !(format.accepts)(text)) {
             let what = if format.confidential { "this text".to_owned() } else { formats::shown(text) };
             let problem = format!("{what} is not {}", format.expected);
-            self.findings.push(Finding::new(field.clone(), problem, format.hint).at(spot));
+            self.find(field, place, problem, format.hint);
         }
     }
 
-    fn map(&mut self, entries: &[Entry], schema: &'s Value, field: &Field) {
+    fn map(&mut self, place: Place, entries: &[Entry], schema: &'s Value, field: &Field) {
         let variants = variants(schema);
         let mut known: BTreeMap<&str, &Value> = BTreeMap::new();
         for one in variants.iter().chain([schema]) {
             known.extend(properties(one).into_iter().flatten().map(|(name, schema)| (name.as_str(), schema)));
         }
-        for Entry { key, place: _, node } in entries {
+        for Entry { key, place, node } in entries {
             let inner = field.key(key);
             if let Some(names) = schema.get("propertyNames") {
-                self.text(key, names, &inner, Spot::Key);
+                self.text(key, names, &inner, *place);
             }
             match (known.get(key.as_str()), schema.get("additionalProperties")) {
                 (Some(schema), _) => self.check(node, schema, &inner),
                 (None, Some(others)) if *others != Value::Bool(false) => self.check(node, others, &inner),
-                (None, _) => self.unknown(key, &known, inner),
+                (None, _) => self.unknown(key, &known, &inner, *place),
             }
         }
         let is_there = |name: &str| entries.iter().any(|entry| entry.key == name);
         for name in required(schema).filter(|name| !is_there(name)) {
             let about = known.get(name).and_then(|schema| about(schema));
-            self.find(&field.key(name), "is missing", hint(about));
+            self.find(&field.key(name), place, "is missing", hint(about));
         }
-        self.variant(variants, &is_there, field);
+        self.variant(variants, &is_there, field, place);
     }
 
     /// Of fields that exclude each other there has to be one.
-    fn variant(&mut self, variants: &[Value], is_there: &dyn Fn(&str) -> bool, field: &Field) {
+    fn variant(&mut self, variants: &[Value], is_there: &dyn Fn(&str) -> bool, field: &Field, place: Place) {
         let names: Vec<String> = variants.iter().flat_map(required).map(|name| format!("`{name}`")).collect();
         let there = variants.iter().filter(|variant| required(variant).all(is_there)).count();
         if !variants.is_empty() && there != 1 {
             let what = if there == 0 { "has none of" } else { "has more than one of" };
-            self.find(field, format!("{what} {}", names.join(", ")), alternatives(variants));
+            self.find(field, place, format!("{what} {}", names.join(", ")), alternatives(variants));
         }
     }
 
-    fn unknown(&mut self, key: &str, known: &BTreeMap<&str, &Value>, field: Field) {
+    fn unknown(&mut self, key: &str, known: &BTreeMap<&str, &Value>, field: &Field, place: Place) {
         let names: Vec<&str> = known.keys().copied().collect();
         let hint = match similar::among(key, names.iter().copied()) {
             Some(meant) => format!("did you mean {meant}?"),
             None if names.is_empty() => "there are no fields here: remove it".to_owned(),
             None => format!("fields here are {}", names.join(", ")),
         };
-        self.findings.push(Finding::new(field, "is no field of this document", hint).at(Spot::Key));
+        self.find(field, place, "is no field of this document", hint);
     }
 }
 

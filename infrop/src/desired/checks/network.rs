@@ -64,8 +64,9 @@ pub(super) fn endpoint(parts: &Parts) -> Vec<Finding> {
         .and_then(|group| parts.provider_of(group))
         .is_some_and(|provider| provider.kind == ProviderKind::Lab);
     if of_lab && !lab_can_carry(address) {
-        let (low, high) = (virtual_address(1), virtual_address(lab::FIRST_HOST.saturating_sub(1)));
-        let low = Ipv4Addr::from(u32::from(low).saturating_add(1));
+        let [.., gateway] = lab::GATEWAY.octets();
+        let low = virtual_address(gateway.saturating_add(1));
+        let high = virtual_address(lab::FIRST_HOST.saturating_sub(1));
         let problem = format!("{address} is not one of the addresses that a lab has free for this");
         findings.push(Finding::new(field, problem, format!("write one from {low} to {high}")));
     }

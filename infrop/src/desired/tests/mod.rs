@@ -1,5 +1,6 @@
 //! The document as a whole: rules with their places, the schema, the examples, and texts that are no documents.
 
+mod form;
 mod robustness;
 mod rules;
 mod schema;
@@ -83,4 +84,13 @@ fn problems(text: &str) -> Vec<String> {
             text.lines().next().unwrap().to_owned()
         })
         .collect()
+}
+
+/// Puts `to` where `from` stands in the good document and expects these problems.
+fn expect(cases: &[(&str, &str, &str)]) {
+    for (from, to, expected) in cases {
+        assert!(GOOD.contains(from), "{from}");
+        let problems = problems(&GOOD.replacen(from, to, 1)).join("\n");
+        assert_eq!(problems, *expected, "{from} -> {to}");
+    }
 }

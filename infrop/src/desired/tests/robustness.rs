@@ -1,6 +1,6 @@
 //! Texts that nobody meant: there is an answer to each, and never a panic.
 
-use std::sync::LazyLock;
+use std::{path::Path, sync::LazyLock};
 
 use proptest::prelude::*;
 use serde_json::Value;
@@ -9,7 +9,7 @@ use super::{GOOD, read};
 use crate::desired::{
     Infrastructure,
     formats::{self, Format},
-    schema, structure, yaml,
+    read_from, schema, structure, yaml,
 };
 
 /// Every format and a judge of its pattern, made once.
@@ -24,6 +24,11 @@ proptest! {
     #[test]
     fn arbitrary_texts_have_an_answer(text in any::<String>()) {
         let _ = read(&text);
+    }
+
+    #[test]
+    fn arbitrary_bytes_have_an_answer(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = read_from(bytes.as_slice(), Path::new("x.yaml"));
     }
 
     #[test]
