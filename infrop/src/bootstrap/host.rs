@@ -100,9 +100,6 @@ fn parse(text: &str) -> Result<HostReport, String> {
         answers.insert(key, String::from_utf8_lossy(&bytes).trim().to_owned());
     }
     let get = |key: &str| answers.get(key).filter(|value| !value.is_empty()).cloned();
-    fn json<T: serde::de::DeserializeOwned>(name: &str, text: Option<String>) -> Result<Option<T>, String> {
-        text.map(|text| serde_json::from_str(&text).map_err(|error| format!("{name}: {error}"))).transpose()
-    }
     let agent_package =
         get("package").and_then(|package| package.strip_prefix("installed ").map(str::to_owned));
     let status: Option<serde_json::Value> = json("agent", get("agent"))?;
@@ -134,6 +131,10 @@ fn parse(text: &str) -> Result<HostReport, String> {
         joined: answers.contains_key("joined"),
         control_plane: answers.contains_key("controlplane"),
     })
+}
+
+fn json<T: serde::de::DeserializeOwned>(name: &str, text: Option<String>) -> Result<Option<T>, String> {
+    text.map(|text| serde_json::from_str(&text).map_err(|error| format!("{name}: {error}"))).transpose()
 }
 
 #[cfg(test)]

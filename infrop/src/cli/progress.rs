@@ -66,7 +66,7 @@ impl Progress for Lines {
                 }
             }
             Stage::Done(took) => {
-                self.print(host, what, "done", Some(&format!("{:.1} s", took.as_secs_f64())))
+                self.print(host, what, "done", Some(&format!("{:.1} s", took.as_secs_f64())));
             }
             Stage::Failed { why, last } => {
                 self.print(host, what, if *last { "failed" } else { "failed, trying again" }, Some(why));

@@ -86,9 +86,9 @@ pub struct Pool {
 /// What hosts of a provider need beside what the document says.
 #[derive(Debug, Clone, Default)]
 pub struct HostDefaults {
-    /// Fields of KubeletConfiguration.
+    /// Fields of `KubeletConfiguration`.
     pub kubelet: Map<String, Value>,
-    /// Fields of KubeProxyConfiguration.
+    /// Fields of `KubeProxyConfiguration`.
     pub kube_proxy: Map<String, Value>,
     /// Checks of kubeadm that cannot succeed there.
     pub ignore_preflight_errors: Vec<String>,

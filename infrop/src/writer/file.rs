@@ -60,7 +60,11 @@ impl Record for FileRecord {
         Box::pin(async { self.load() })
     }
 
-    fn write<'a>(&'a self, seen: &'a Seen, entry: &'a Entry) -> LocalBoxFuture<'a, anyhow::Result<Option<Seen>>> {
+    fn write<'a>(
+        &'a self,
+        seen: &'a Seen,
+        entry: &'a Entry,
+    ) -> LocalBoxFuture<'a, anyhow::Result<Option<Seen>>> {
         Box::pin(async { self.store(seen, entry) })
     }
 }

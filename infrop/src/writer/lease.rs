@@ -58,7 +58,11 @@ impl Record for LeaseRecord {
         })
     }
 
-    fn write<'a>(&'a self, before: &'a Seen, entry: &'a Entry) -> LocalBoxFuture<'a, anyhow::Result<Option<Seen>>> {
+    fn write<'a>(
+        &'a self,
+        before: &'a Seen,
+        entry: &'a Entry,
+    ) -> LocalBoxFuture<'a, anyhow::Result<Option<Seen>>> {
         Box::pin(async {
             let spec = LeaseSpec {
                 holder_identity: Some(entry.holder.clone()).filter(|holder| !holder.is_empty()),

@@ -60,7 +60,11 @@ pub trait Record: fmt::Debug {
     fn read(&self) -> LocalBoxFuture<'_, anyhow::Result<Seen>>;
 
     /// Writes it if it still is as it was read; gives it as it is now, or none if someone else was faster.
-    fn write<'a>(&'a self, seen: &'a Seen, entry: &'a Entry) -> LocalBoxFuture<'a, anyhow::Result<Option<Seen>>>;
+    fn write<'a>(
+        &'a self,
+        seen: &'a Seen,
+        entry: &'a Entry,
+    ) -> LocalBoxFuture<'a, anyhow::Result<Option<Seen>>>;
 }
 
 /// Why one is not the writer.

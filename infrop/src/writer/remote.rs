@@ -39,7 +39,11 @@ impl Record for HostRecord {
         })
     }
 
-    fn write<'a>(&'a self, seen: &'a Seen, entry: &'a Entry) -> LocalBoxFuture<'a, anyhow::Result<Option<Seen>>> {
+    fn write<'a>(
+        &'a self,
+        seen: &'a Seen,
+        entry: &'a Entry,
+    ) -> LocalBoxFuture<'a, anyhow::Result<Option<Seen>>> {
         Box::pin(async {
             let text = serde_json::to_string(entry)?;
             // Two lines come in: what was read and what is to be. Neither has a line's end in it.
@@ -50,7 +54,8 @@ impl Record for HostRecord {
                  printf %s \"$new\" > {PATH}.new\nsync {PATH}.new\nmv {PATH}.new {PATH}\necho written"
             );
             let lines = format!("{}\n{text}\n", seen.version);
-            let answer = self.remote.run_with("take down who works on it", LIMIT, &script, lines.as_bytes()).await?;
+            let answer =
+                self.remote.run_with("take down who works on it", LIMIT, &script, lines.as_bytes()).await?;
             Ok((answer.trim() == "written").then(|| Seen { entry: Some(entry.clone()), version: text }))
         })
     }

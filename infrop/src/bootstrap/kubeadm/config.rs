@@ -238,7 +238,7 @@ impl JoinConfiguration {
     }
 }
 
-/// A KubeletConfiguration or KubeProxyConfiguration of given fields; none if there are none.
+/// A `KubeletConfiguration` or `KubeProxyConfiguration` of given fields; none if there are none.
 pub fn component(api_version: &str, kind: &str, fields: &Map<String, Value>) -> Option<Value> {
     if fields.is_empty() {
         return None;
