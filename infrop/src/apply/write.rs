@@ -32,7 +32,8 @@ impl<'a> Writer<'a> {
         snapshot: &Snapshot,
         access: Option<&Access>,
     ) -> anyhow::Result<Self> {
-        let mut writer = Self { identity: identity()?, options, progress, held: Vec::new(), in_cluster: false };
+        let mut writer =
+            Self { identity: identity()?, options, progress, held: Vec::new(), in_cluster: false };
         if let Some(access) = access {
             writer.enter_cluster(access).await?;
             return Ok(writer);
@@ -62,7 +63,11 @@ impl<'a> Writer<'a> {
     async fn take(&mut self, record: Box<dyn Record>) -> Result<(), Error> {
         let progress = self.progress;
         let note = |text: String| {
-            progress.event(&Event { host: None, what: "become the writer".to_owned(), stage: Stage::Note(text) });
+            progress.event(&Event {
+                host: None,
+                what: "become the writer".to_owned(),
+                stage: Stage::Note(text),
+            });
         };
         let holding = Holding::acquire(record, &self.identity, self.options.take_over, &note).await?;
         self.held.push(holding);

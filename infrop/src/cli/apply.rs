@@ -57,7 +57,12 @@ pub(super) async fn run(arguments: ApplyArguments, shared: &Shared, stop: Stop) 
     let started = Instant::now();
     let context = document.context(shared).await?;
     let removals = Removals { limit: max_delete, ..Removals::default() };
-    let options = Options { timeout: Duration::from_secs(timeout * 60), parallel: parallel.into(), removals, take_over };
+    let options = Options {
+        timeout: Duration::from_secs(timeout * 60),
+        parallel: parallel.into(),
+        removals,
+        take_over,
+    };
     let progress = Lines::new(if events { Style::Json } else { Style::Text });
     let (outcome, snapshot, _) = apply::run(&context, &options, &progress, stop).await?;
     let seconds = started.elapsed().as_secs_f64();
