@@ -25,7 +25,7 @@ Example:
   kubectl --kubeconfig kubeconfig get nodes
 
 Exit codes: 0 all is as the document says, 1 failed, 3 some hosts are not (each has its reason), 4 out of time, \
-64 bad input, 130 interrupted.";
+5 someone else is at work, 64 bad input, 130 interrupted.";
 
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
@@ -55,6 +55,10 @@ pub(super) struct RunArguments {
     /// How many hosts are worked on at once.
     #[arg(long, value_name = "NUMBER", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
     parallel: u16,
+
+    /// Go on although someone else seems to be at work; only if you know that it is dead.
+    #[arg(long)]
+    take_over: bool,
 
     /// Show progress as one JSON object per line.
     #[arg(long)]
@@ -100,9 +104,14 @@ pub(super) async fn execute(
     removals: Removals,
     stop: Stop,
 ) -> anyhow::Result<u8> {
-    let RunArguments { timeout, parallel, events } = *run;
+    let RunArguments { timeout, parallel, take_over, events } = *run;
     let started = Instant::now();
-    let options = Options { timeout: Duration::from_secs(timeout * 60), parallel: parallel.into(), removals };
+    let options = Options {
+        timeout: Duration::from_secs(timeout * 60),
+        parallel: parallel.into(),
+        removals,
+        take_over,
+    };
     let progress = Lines::new(if events { Style::Json } else { Style::for_people() });
     let (outcome, snapshot, _) = apply::run(context, &options, &progress, stop).await?;
     progress.end();
