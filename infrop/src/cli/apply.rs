@@ -7,7 +7,7 @@ use common::metadata::NodeName;
 
 use super::{
     BLOCKED, DONE, INTERRUPTED, Shared, TIMED_OUT,
-    confirm::{ask, can_ask},
+    confirm::{ask, can_ask, with_all_on},
     infrastructure::DocumentArguments,
     output::{say, table},
     progress::{Lines, Style},
@@ -92,7 +92,7 @@ async fn agree(context: &Context, parallel: u16) -> anyhow::Result<Agreed> {
         return Ok(Agreed::Nothing);
     }
     let list: Vec<String> = names.iter().map(ToString::to_string).collect();
-    let agreed = ask(&format!("Remove {} and everything on them?", list.join(", "))).await?;
+    let agreed = ask(&format!("Remove {}?", with_all_on(&list))).await?;
     Ok(if agreed { Agreed::These(names.into_iter().collect()) } else { Agreed::Nothing })
 }
 

@@ -7,6 +7,11 @@ pub(super) fn can_ask() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
 }
 
+/// Hosts and what is lost with them, for a question.
+pub(super) fn with_all_on(names: &[String]) -> String {
+    format!("{} and everything on {}", names.join(", "), if names.len() == 1 { "it" } else { "them" })
+}
+
 /// Asks; anything but y or yes is no.
 pub(super) async fn ask(question: &str) -> anyhow::Result<bool> {
     // On stderr: stdout is for results.

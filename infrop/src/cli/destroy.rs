@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{
     BLOCKED, DONE, Shared,
-    confirm::{ask, can_ask},
+    confirm::{ask, can_ask, with_all_on},
     infrastructure::DocumentArguments,
     output::{Output, print_json, say},
     progress::{Lines, Style},
@@ -69,11 +69,11 @@ pub(super) async fn run(arguments: DestroyArguments, shared: &Shared) -> anyhow:
     let (ours, mut answer) = sort(&pools);
     let names: Vec<String> = ours.iter().map(|(_, compute)| compute.name.to_string()).collect();
     if !yes && !names.is_empty() {
-        let names = names.join(", ");
+        let what = with_all_on(&names);
         if !can_ask() {
-            bail!("this would give back {names} and everything on them: repeat it with --yes");
+            bail!("this would give back {what}: repeat it with --yes");
         }
-        if !ask(&format!("Give back {names} and everything on them?")).await? {
+        if !ask(&format!("Give back {what}?")).await? {
             bail!("nothing was given back");
         }
     }

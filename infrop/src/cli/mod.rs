@@ -50,7 +50,7 @@ const INTERRUPTED: u8 = 130;
 /// Where labs are kept: system-wide, because machines and networks are.
 const DEFAULT_LABS: &str = "/var/lib/infrop/labs";
 
-/// What is logged unless INFROP_LOG says otherwise. kube reports every refused connection as an error, also those to an
+/// What is logged unless `INFROP_LOG` says otherwise. kube reports every refused connection as an error, also those to an
 /// API server that is waited for; real ones are in our own errors.
 const LOG: &str = "warn,kube_client=off";
 

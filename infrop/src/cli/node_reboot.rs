@@ -1,6 +1,6 @@
 //! `infrop node reboot`: a restart in order, with the node emptied before and let in again after.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
@@ -17,7 +17,7 @@ use super::{
 use crate::{
     apply::{self, Cluster, Context, Host, Snapshot},
     bootstrap,
-    cluster::{self, Cordon},
+    cluster::{self, Cordon, NodeView},
     provider::{Ownership, Power},
 };
 
@@ -38,7 +38,7 @@ pub(super) struct RebootArguments {
     #[command(flatten)]
     document: DocumentArguments,
 
-    /// Switch the host off and on if ssh does not reach it.
+    /// Switch the host off and on if ssh does not reach it; restart it undrained if the API does not answer.
     #[arg(long)]
     force: bool,
 
@@ -104,7 +104,10 @@ fn stays(name: &NodeName, ours: bool) -> String {
 fn obstacle(snapshot: &Snapshot, name: &NodeName, host: &Host, force: bool) -> Option<String> {
     match &host.compute.ownership {
         Ownership::Foreign(owner) => return Some(format!("{name} belongs to {owner}")),
-        Ownership::Unknown(why) if !force => return Some(format!("{name} does not answer: {why}")),
+        // A host that is dead cannot say whose it is; its Node can.
+        Ownership::Unknown(why) if !force || snapshot.cluster.node(name).is_none() => {
+            return Some(format!("nobody knows what is on {name}: {why}"));
+        }
         Ownership::Unknown(_) | Ownership::Ours => {}
     }
     if let Some(why) = pause(snapshot, name) {
@@ -118,14 +121,13 @@ fn obstacle(snapshot: &Snapshot, name: &NodeName, host: &Host, force: bool) -> O
     if let Some(state) = report.agent.as_ref().filter(|state| is_at_work(state.phase)) {
         return Some(format!("the node-agent of {name} is at work ({}: {})", state.phase, state.message));
     }
-    if let Cluster::Silent(why) = &snapshot.cluster
-        && !force
-    {
-        return Some(format!(
-            "{name} cannot be drained, for the API does not answer: {why}; --force goes on"
-        ));
+    match &snapshot.cluster {
+        Cluster::Silent(why) if !force => {
+            Some(format!("{name} cannot be drained, for the API does not answer: {why}; --force goes on"))
+        }
+        Cluster::Silent(_) | Cluster::None => None,
+        Cluster::There(view) => quorum(&view.nodes, name),
     }
-    quorum(snapshot, name)
 }
 
 fn is_at_work(phase: Phase) -> bool {
@@ -135,11 +137,10 @@ fn is_at_work(phase: Phase) -> bool {
     }
 }
 
-/// Whether etcd could not decide without this node, although it can with it.
-fn quorum(snapshot: &Snapshot, name: &NodeName) -> Option<String> {
-    let Cluster::There(view) = &snapshot.cluster else { return None };
-    let planes = || view.nodes.values().filter(|node| node.control_plane);
-    let node = view.nodes.get(name).filter(|node| node.control_plane && node.ready.is_ok())?;
+/// Why etcd could not decide without this node, although it can with it.
+fn quorum(nodes: &BTreeMap<NodeName, NodeView>, name: &NodeName) -> Option<String> {
+    let planes = || nodes.values().filter(|node| node.control_plane);
+    let node = nodes.get(name).filter(|node| node.control_plane && node.ready.is_ok())?;
     let (all, needed) = (planes().count(), planes().count() / 2 + 1);
     let others = planes().filter(|other| other.name != node.name && other.ready.is_ok()).count();
     // One or two of them never have one to spare.
@@ -186,5 +187,47 @@ async fn restart(
         }
         note(why);
         sleep(LOOK_INTERVAL).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_control_plane_is_not_restarted_if_etcd_could_not_decide_meanwhile() {
+        let node = |number: usize, control_plane: bool, ready: bool| NodeView {
+            name: format!("cp-{number}").parse().unwrap(),
+            ready: if ready { Ok(()) } else { Err("away".into()) },
+            since: None,
+            cordoned: false,
+            control_plane,
+            kubelet: String::new(),
+            boot_id: String::new(),
+            labels: BTreeMap::new(),
+            annotations: BTreeMap::new(),
+        };
+        // Whether each control plane is Ready; the first is to be restarted.
+        for (ready, allowed) in [
+            (&[true][..], true),
+            (&[true, true], true),
+            (&[true, true, true], true),
+            (&[true, false, true], false),
+            // It is away already.
+            (&[false, false, true], true),
+            (&[true, false, true, true, true], true),
+            (&[true, false, false, true, true], false),
+        ] {
+            let mut nodes: BTreeMap<_, _> = ready
+                .iter()
+                .enumerate()
+                .map(|(number, ready)| node(number, true, *ready))
+                .map(|node| (node.name.clone(), node))
+                .collect();
+            let worker = node(9, false, true);
+            nodes.insert(worker.name.clone(), worker.clone());
+            assert_eq!(quorum(&nodes, &"cp-0".parse().unwrap()).is_none(), allowed, "{ready:?}");
+            assert_eq!(quorum(&nodes, &worker.name), None);
+        }
     }
 }

@@ -90,10 +90,10 @@ async fn look(context: &Context) -> anyhow::Result<Report> {
 fn headline(report: &Report, now: Timestamp) -> String {
     let Report { infrastructure, cluster, nodes, problems: _ } = report;
     let ClusterReport { endpoint, answers, problem, paused, writer } = cluster;
-    let endpoint = endpoint.as_deref().unwrap_or("no endpoint yet");
+    let endpoint = endpoint.as_deref().map(|endpoint| format!("{endpoint}: ")).unwrap_or_default();
     let api = match problem {
         _ if *answers => "the API answers".to_owned(),
-        Some(why) => format!("the API does not answer: {why}"),
+        Some(why) => why.clone(),
         None => "the API does not answer".to_owned(),
     };
     let paused = match paused.len() {
@@ -106,7 +106,7 @@ fn headline(report: &Report, now: Timestamp) -> String {
         let (since, heard) = (age(now.duration_since(*since)), age(now.duration_since(*renewed)));
         format!("; {holder} has been at work for {since}, last heard of {heard} ago")
     });
-    format!("{infrastructure}: {endpoint}: {api}; {paused}{}", writer.unwrap_or_default())
+    format!("{infrastructure}: {endpoint}{api}; {paused}{}", writer.unwrap_or_default())
 }
 
 /// The table.

@@ -109,7 +109,7 @@ pub(super) fn report(
         problem: match &snapshot.cluster {
             Cluster::There(_) => None,
             Cluster::None => Some("there is no cluster yet".to_owned()),
-            Cluster::Silent(why) => Some(why.clone()),
+            Cluster::Silent(why) => Some(format!("the API does not answer: {why}")),
         },
         paused: nodes.iter().filter_map(|row| Some((row.name.clone(), row.paused.clone()?))).collect(),
         writer,

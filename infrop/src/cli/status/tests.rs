@@ -39,6 +39,7 @@ fn said(kubeadm: KubeadmState) -> HostReport {
         delivered: Some("digest".into()),
         initialized: None,
         agent: None,
+        interfaces: BTreeMap::new(),
         joined: kubeadm == KubeadmState::Done,
         kubeadm,
         control_plane: false,
@@ -68,6 +69,7 @@ fn snapshot(hosts: Vec<Host>, cluster: Cluster) -> Snapshot {
         labels: BTreeMap::new(),
         taints: None,
         spares: Spares::Numbered,
+        peers: None,
     };
     Snapshot {
         groups: vec![group],
@@ -171,7 +173,7 @@ fn the_headline_says_why_there_is_no_answer_and_who_is_at_work() {
     let report = report("lab".into(), None, &snapshot, &Decision::default(), Some(entry));
     assert_eq!(
         headline(&report, now),
-        "lab: no endpoint yet: the API does not answer: refused; not paused; ci has been at work for 10m, last heard of 3s ago"
+        "lab: the API does not answer: refused; not paused; ci has been at work for 10m, last heard of 3s ago"
     );
 }
 
