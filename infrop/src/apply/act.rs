@@ -341,7 +341,7 @@ impl Task<'_> {
 
     async fn await_ready(&self, name: &NodeName) -> anyhow::Result<Found> {
         let client = &self.access()?.client;
-        match cluster::wait_until_ready(client, name, READY_PATIENCE).await? {
+        match cluster::wait_until_ready(client, name, READY_PATIENCE, &*self.note).await? {
             Some(node) => match node.ready {
                 Ok(()) => self.look_at_cluster().await,
                 Err(why) => bail!("its Node is not Ready: {why}"),
