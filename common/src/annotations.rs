@@ -131,6 +131,14 @@ pub fn read_request(annotations: &BTreeMap<String, String>) -> Result<Request, R
     })
 }
 
+/// The versions that node-agent verified, by software.
+pub fn read_current(annotations: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let versions = annotations
+        .iter()
+        .filter_map(|(key, value)| Some((between(key, CURRENT_SUFFIX)?.to_owned(), shorten(value))));
+    versions.collect()
+}
+
 /// What infrop writes for a plan: one patch with all of it, so that the hash is never of other versions.
 pub fn write_plan(plan: &Plan) -> BTreeMap<String, String> {
     let versions =
@@ -199,6 +207,14 @@ mod tests {
             garbage.insert(key.to_owned(), value.to_owned());
             assert_eq!(read_request(&garbage).unwrap_err().reason(), Reason::InvalidAnnotation, "{key}");
         }
+    }
+
+    #[test]
+    fn current_versions_are_told_from_all_else() {
+        let mut all = write_plan(&sample());
+        assert!(read_current(&all).is_empty());
+        all.insert(current_version(&"kubelet".parse().unwrap()), "1.37.1".into());
+        assert_eq!(read_current(&all), annotations(&[("kubelet", "1.37.1")]));
     }
 
     #[test]

@@ -11,9 +11,9 @@ mod write;
 
 pub use self::{
     context::Context,
-    decide::{Action, Decision, decide},
-    observe::{observe, sorted},
+    decide::{Action, Decision, decide, leaving, natural},
+    observe::{connect, look, observe, sorted},
     progress::{Event, Progress, Stage},
     run::{Options, Outcome, Stop, run},
-    snapshot::{Cluster, ClusterView, Group, Host, Removals, Role, Snapshot},
+    snapshot::{Agreed, Cluster, ClusterView, Group, Host, Removals, Role, Snapshot},
 };

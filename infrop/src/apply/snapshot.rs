@@ -70,6 +70,16 @@ pub enum Cluster {
     There(ClusterView),
 }
 
+impl Cluster {
+    /// Its Node of that name, as far as it can be seen.
+    pub fn node(&self, name: &NodeName) -> Option<&NodeView> {
+        match self {
+            Self::There(view) => view.nodes.get(name),
+            Self::None | Self::Silent(_) => None,
+        }
+    }
+}
+
 /// A cluster that answers.
 #[derive(Debug, Clone, Default)]
 pub struct ClusterView {
@@ -113,4 +123,29 @@ pub struct Removals {
     pub done: usize,
     /// Hosts that are to go although their group is not too large: others come in their place.
     pub replace: BTreeSet<NodeName>,
+    /// What a person agreed to.
+    pub agreed: Agreed,
+}
+
+/// What a person agreed to be taken away.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Agreed {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// These hosts.
+    These(BTreeSet<NodeName>),
+    /// Whatever the document no longer asks for.
+    All,
+}
+
+impl Agreed {
+    /// Whether a host may go.
+    pub fn covers(&self, name: &NodeName) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::These(names) => names.contains(name),
+            Self::All => true,
+        }
+    }
 }

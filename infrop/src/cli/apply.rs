@@ -7,15 +7,17 @@ use common::metadata::NodeName;
 
 use super::{
     BLOCKED, DONE, INTERRUPTED, Shared, TIMED_OUT,
+    confirm::{ask, can_ask},
     infrastructure::DocumentArguments,
-    output::table,
+    output::{say, table},
     progress::{Lines, Style},
 };
-use crate::apply::{self, Cluster, Options, Outcome, Removals, Snapshot, Stop};
+use crate::apply::{self, Agreed, Cluster, Context, Options, Outcome, Removals, Snapshot, Stop};
 
 const HELP: &str = "\
 Run it again at any time, also after it was stopped or killed: it looks at what is there and does what is missing. If \
-nothing is, it changes nothing.
+nothing is, it changes nothing. Hosts that the document no longer asks for are removed only with --yes, or after a \
+question on a terminal.
 
 Example:
   infrop apply -f infrop/examples/lab.yaml
@@ -31,6 +33,21 @@ pub(super) struct ApplyArguments {
     #[command(flatten)]
     document: DocumentArguments,
 
+    #[command(flatten)]
+    run: RunArguments,
+
+    /// How many computes it may give back.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    max_delete: usize,
+
+    /// Agree to the removal of hosts that the document no longer asks for.
+    #[arg(long)]
+    yes: bool,
+}
+
+/// How a run is to go; for all commands that are an apply.
+#[derive(Debug, Args)]
+pub(super) struct RunArguments {
     /// How long it may take, in minutes.
     #[arg(long, value_name = "MINUTES", default_value_t = 60)]
     timeout: u64,
@@ -38,10 +55,6 @@ pub(super) struct ApplyArguments {
     /// How many hosts are worked on at once.
     #[arg(long, value_name = "NUMBER", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
     parallel: u16,
-
-    /// How many computes it may give back.
-    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
-    max_delete: usize,
 
     /// Go on although someone else seems to be at work; only if you know that it is dead.
     #[arg(long)]
@@ -53,37 +66,72 @@ pub(super) struct ApplyArguments {
 }
 
 pub(super) async fn run(arguments: ApplyArguments, shared: &Shared, stop: Stop) -> anyhow::Result<u8> {
-    let ApplyArguments { document, timeout, parallel, max_delete, take_over, events } = arguments;
-    let started = Instant::now();
+    let ApplyArguments { document, run, max_delete, yes } = arguments;
     let context = document.context(shared).await?;
-    let removals = Removals { limit: max_delete, ..Removals::default() };
-    let options = Options {
-        timeout: Duration::from_secs(timeout * 60),
-        parallel: parallel.into(),
-        removals,
-        take_over,
+    let agreed = if yes {
+        Agreed::All
+    } else if can_ask() {
+        let mut stopped = stop.clone();
+        tokio::select! {
+            agreed = agree(&context, run.parallel) => agreed?,
+            // Without anyone who could interrupt, the answer is waited for.
+            Ok(_) = stopped.wait_for(|stop| *stop) => return Ok(INTERRUPTED),
+        }
+    } else {
+        Agreed::Nothing
     };
-    let progress = Lines::new(if events { Style::Json } else { Style::Text });
-    let (outcome, snapshot, _) = apply::run(&context, &options, &progress, stop).await?;
+    let removals = Removals { limit: max_delete, agreed, ..Removals::default() };
+    execute(&context, &document, &run, removals, stop).await
+}
+
+/// Asks whether the hosts that would go may.
+async fn agree(context: &Context, parallel: u16) -> anyhow::Result<Agreed> {
+    let (snapshot, _) = apply::observe(context, parallel.into()).await?;
+    let names = apply::leaving(&snapshot);
+    if names.is_empty() {
+        return Ok(Agreed::Nothing);
+    }
+    let list: Vec<String> = names.iter().map(ToString::to_string).collect();
+    let agreed = ask(&format!("Remove {} and everything on them?", list.join(", "))).await?;
+    Ok(if agreed { Agreed::These(names.into_iter().collect()) } else { Agreed::Nothing })
+}
+
+/// Runs it and says how it ended.
+pub(super) async fn execute(
+    context: &Context,
+    document: &DocumentArguments,
+    run: &RunArguments,
+    removals: Removals,
+    stop: Stop,
+) -> anyhow::Result<u8> {
+    let RunArguments { timeout, parallel, take_over, events } = *run;
+    let started = Instant::now();
+    let timeout_after = Duration::from_secs(timeout * 60);
+    let options = Options { timeout: timeout_after, parallel: parallel.into(), removals, take_over };
+    let progress = Lines::new(if events { Style::Json } else { Style::for_people() });
+    let (outcome, snapshot, _) = apply::run(context, &options, &progress, stop).await?;
+    progress.end();
     let seconds = started.elapsed().as_secs_f64();
     Ok(match outcome {
         Outcome::Done { changes: 0 } => {
-            println!("{}\nNothing to do: all is as the document says ({seconds:.1} s).", summary(&snapshot));
+            say(summary(&snapshot))?;
+            say(format_args!("Nothing to do: all is as the document says ({seconds:.1} s)."))?;
             DONE
         }
         Outcome::Done { .. } => {
-            println!("{}\nDone in {seconds:.0} s.", summary(&snapshot));
+            say(summary(&snapshot))?;
+            say(format_args!("Done in {seconds:.0} s.\n\n{}", next_steps(&document.words())))?;
             DONE
         }
         Outcome::Blocked { reasons } => {
-            println!("{}", summary(&snapshot));
+            say(summary(&snapshot))?;
             for (subject, why) in reasons {
                 eprintln!("infrop: {subject}: {why}");
             }
             BLOCKED
         }
         Outcome::TimedOut { unfinished } => {
-            println!("{}", summary(&snapshot));
+            say(summary(&snapshot))?;
             eprintln!(
                 "infrop: out of time after {timeout} min with {}; run the same command again to go on",
                 unfinished.join(", ")
@@ -95,6 +143,18 @@ pub(super) async fn run(arguments: ApplyArguments, shared: &Shared, stop: Stop) 
             INTERRUPTED
         }
     })
+}
+
+/// What people may want after their cluster is there.
+fn next_steps(document: &str) -> String {
+    format!(
+        "What to try next:
+  (umask 077; infrop kubeconfig {document} > kubeconfig)
+  kubectl --kubeconfig kubeconfig get nodes
+  infrop status {document}
+  infrop plan {document}       # after you changed a number of nodes in it; then apply again
+  infrop destroy {document}    # gives all of it back"
+    )
 }
 
 /// A line per host.

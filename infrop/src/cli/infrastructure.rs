@@ -59,6 +59,15 @@ pub(super) struct DocumentArguments {
 }
 
 impl DocumentArguments {
+    /// As they stand on a command line, for commands that people may want next.
+    pub(super) fn words(&self) -> String {
+        let mut words = format!("-f {}", quoted(&self.file));
+        if self.lab_dir != Path::new(DEFAULT_LABS) {
+            words += &format!(" --lab-dir {}", quoted(&self.lab_dir));
+        }
+        words
+    }
+
     /// Everything a run works with; what has to be built first is built. A document that is wrong is the error
     /// [`desired::Problems`].
     pub(super) async fn context(&self, shared: &Shared) -> anyhow::Result<Context> {
@@ -144,6 +153,13 @@ impl DocumentArguments {
             anyhow::Error::from(error).context(format!("cannot read {}", path.display()))
         })
     }
+}
+
+/// A path as a shell reads it.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
+    if text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }
 
 /// The program that was built or installed with this infrop. Under `cargo run` it is built if need be: cargo only

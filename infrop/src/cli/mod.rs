@@ -3,15 +3,20 @@
 mod apply;
 mod bundle;
 mod completions;
+mod confirm;
 mod destroy;
 mod infrastructure;
 mod kubeconfig;
 mod lab;
 mod manifests;
+mod node;
+mod node_reboot;
 mod output;
+mod pause;
 mod plan;
 mod progress;
 mod schema;
+mod status;
 mod validate;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -49,7 +54,7 @@ Results go to stdout, progress and errors to stderr. INFROP_LOG=debug shows ever
 
 /// Takes bare-metal machines to a healthy Kubernetes cluster and keeps it there.
 ///
-/// This version makes what that starts from: Kubernetes bundles, and hosts to run them on.
+/// A document says what there is to be; `infrop apply -f DOCUMENT` makes it so. Try it with infrop/examples/lab.yaml.
 #[derive(Debug, Parser)]
 #[command(version, after_help = EXIT_CODES, arg_required_else_help = true)]
 struct Cli {
@@ -67,6 +72,15 @@ enum Command {
     Apply(apply::ApplyArguments),
     /// Show what `apply` would do.
     Plan(plan::PlanArguments),
+    /// Show every compute and node: phase, versions, what it waits for, since when.
+    Status(status::StatusArguments),
+    /// List, drain, reboot and replace nodes.
+    #[command(subcommand)]
+    Node(node::NodeCommand),
+    /// Leave nodes alone until `resume`.
+    Pause(pause::PauseArguments),
+    /// Let paused nodes be changed again.
+    Resume(pause::ResumeArguments),
     /// Print the administrator's kubeconfig of the cluster.
     Kubeconfig(kubeconfig::KubeconfigArguments),
     /// Give all computes of a document back.
@@ -144,11 +158,19 @@ fn start(cli: Cli) -> anyhow::Result<u8> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
         let (ask_to_stop, stop) = tokio::sync::watch::channel(false);
-        let stops_by_itself = matches!(command, Command::Apply(_));
+        let stops_by_itself = match &command {
+            Command::Apply(_) => true,
+            Command::Node(command) => command.stops_by_itself(),
+            _ => false,
+        };
         let work = async {
             match command {
                 Command::Apply(arguments) => apply::run(arguments, &shared, stop).await,
                 Command::Plan(arguments) => plan::run(arguments, &shared).await,
+                Command::Status(arguments) => status::run(arguments, &shared).await,
+                Command::Node(command) => node::run(command, &shared, stop).await,
+                Command::Pause(arguments) => pause::pause(arguments, &shared).await,
+                Command::Resume(arguments) => pause::resume(arguments, &shared).await,
                 Command::Kubeconfig(arguments) => kubeconfig::run(arguments, &shared).await,
                 Command::Destroy(arguments) => destroy::run(arguments, &shared).await,
                 Command::Bundle(command) => bundle::run(command, &shared).await.map(|()| DONE),

@@ -1,5 +1,7 @@
 //! Tables for people, JSON for programs.
 
+use std::io::Write;
+
 use clap::ValueEnum;
 use comfy_table::{Table, presets};
 use serde::Serialize;
@@ -26,7 +28,12 @@ pub(super) fn table<const N: usize>(
     table.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
-pub(super) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
-    println!("{}", serde_json::to_string_pretty(value)?);
+/// Prints a result. Not with print: a pager that is left early is no reason to panic.
+pub(super) fn say(text: impl std::fmt::Display) -> anyhow::Result<()> {
+    writeln!(std::io::stdout(), "{text}")?;
     Ok(())
+}
+
+pub(super) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
+    say(serde_json::to_string_pretty(value)?)
 }

@@ -6,13 +6,15 @@ use serde::Serialize;
 use super::{
     CHANGES, DONE, Shared,
     infrastructure::DocumentArguments,
-    output::{Output, print_json, table},
+    output::{Output, print_json, say, table},
 };
-use crate::apply::{self, Decision};
+use crate::apply::{self, Agreed, Decision, Removals};
 
 const HELP: &str = "\
 Looks at providers, hosts and cluster, and changes nothing. Steps that follow from others are shown as far as they are \
-certain.
+certain. Removals are shown as `apply --yes` with the same --max-delete would do them.
+
+Example: infrop plan -f infrastructure.yaml -o json
 
 Exit codes: 0 nothing to do, 2 there is something to do, 1 failed, 64 bad input.";
 
@@ -25,6 +27,10 @@ pub(super) struct PlanArguments {
     /// The form of the answer.
     #[arg(short, long, value_enum, default_value = "text")]
     output: Output,
+
+    /// How many computes `apply` may give back.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    max_delete: usize,
 }
 
 /// A step of the plan.
@@ -36,19 +42,21 @@ struct Row {
 }
 
 pub(super) async fn run(arguments: PlanArguments, shared: &Shared) -> anyhow::Result<u8> {
-    let PlanArguments { document, output } = arguments;
+    let PlanArguments { document, output, max_delete } = arguments;
     let context = document.context(shared).await?;
-    let (snapshot, _) = apply::observe(&context, 32).await?;
+    let (mut snapshot, _) = apply::observe(&context, 32).await?;
+    // What nobody agreed to yet is what people look at a plan for.
+    snapshot.removals = Removals { limit: max_delete, agreed: Agreed::All, ..Removals::default() };
     let rows = rows(&apply::decide(&snapshot));
     let code = if rows.is_empty() { DONE } else { CHANGES };
     match output {
         Output::Json => print_json(&rows)?,
-        Output::Text if rows.is_empty() => println!("Nothing to do: all is as the document says."),
+        Output::Text if rows.is_empty() => say("Nothing to do: all is as the document says.")?,
         Output::Text => {
             let rows = rows
                 .into_iter()
                 .map(|row| [row.host.unwrap_or_default(), row.what, row.reason.unwrap_or_default()]);
-            println!("{}", table(["HOST", "STEP", "REASON"], rows));
+            say(table(["HOST", "STEP", "REASON"], rows))?;
         }
     }
     Ok(code)

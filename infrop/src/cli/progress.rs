@@ -1,20 +1,39 @@
-//! Progress of a run on stderr: lines for people, or a JSON object per line for programs.
+//! Progress of a run on stderr: for people lines, and on a terminal a moving line for each thing under way; for programs
+//! a JSON object per line.
 
-use std::{cell::RefCell, collections::BTreeMap, time::Instant};
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    io::{IsTerminal, Write},
+    time::{Duration, Instant},
+};
 
 use common::metadata::NodeName;
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use jiff::Timestamp;
 use serde_json::json;
 
 use crate::apply::{Event, Progress, Stage};
 
+/// How often moving lines move.
+const TICK: Duration = Duration::from_millis(200);
+
 /// How it is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Style {
-    /// For people.
+    /// For people who read it later.
     Text,
+    /// For people who watch.
+    Moving,
     /// For programs.
     Json,
+}
+
+impl Style {
+    /// What suits stderr.
+    pub(super) fn for_people() -> Self {
+        if std::io::stderr().is_terminal() { Self::Moving } else { Self::Text }
+    }
 }
 
 /// Lines on stderr.
@@ -24,11 +43,50 @@ pub(super) struct Lines {
     started: Instant,
     /// The last reason of each, so that it is said once.
     said: RefCell<BTreeMap<String, String>>,
+    /// The moving lines.
+    screen: MultiProgress,
+    moving: RefCell<BTreeMap<String, ProgressBar>>,
 }
 
 impl Lines {
     pub(super) fn new(style: Style) -> Self {
-        Self { style, started: Instant::now(), said: RefCell::default() }
+        Self {
+            style,
+            started: Instant::now(),
+            said: RefCell::default(),
+            screen: MultiProgress::new(),
+            moving: RefCell::default(),
+        }
+    }
+
+    /// Takes moving lines away, also of what was given up.
+    pub(super) fn end(&self) {
+        self.moving.borrow_mut().clear();
+        // A terminal that went away is no reason to fail.
+        let _ = self.screen.clear();
+    }
+
+    /// Does one thing that is not a run's own, and shows it in the same form.
+    pub(super) async fn step<T>(
+        &self,
+        host: &NodeName,
+        what: String,
+        work: impl Future<Output = anyhow::Result<T>>,
+    ) -> anyhow::Result<T> {
+        let event = |stage| self.event(&Event { host: Some(host.clone()), what: what.clone(), stage });
+        event(Stage::Started);
+        let started = Instant::now();
+        let result = work.await;
+        event(match &result {
+            Ok(_) => Stage::Done(started.elapsed()),
+            Err(error) => Stage::Failed { why: format!("{error:#}"), last: true },
+        });
+        result
+    }
+
+    /// Says why something takes long.
+    pub(super) fn note(&self, host: &NodeName, what: &str, why: String) {
+        self.event(&Event { host: Some(host.clone()), what: what.to_owned(), stage: Stage::Note(why) });
     }
 
     /// Whether this is new for the subject.
@@ -37,19 +95,40 @@ impl Lines {
     }
 
     fn print(&self, host: Option<&NodeName>, what: &str, stage: &str, detail: Option<&str>) {
-        match self.style {
+        let line = match self.style {
             Style::Json => {
                 let at = Timestamp::now().to_string();
-                eprintln!(
-                    "{}",
-                    json!({ "at": at, "host": host, "what": what, "stage": stage, "detail": detail })
-                );
+                json!({ "at": at, "host": host, "what": what, "stage": stage, "detail": detail }).to_string()
             }
-            Style::Text => {
+            Style::Text | Style::Moving => {
                 let at = self.started.elapsed().as_secs_f64();
                 let detail = detail.map(|detail| format!(": {detail}")).unwrap_or_default();
-                eprintln!("{at:7.1} s  {what} {stage}{detail}");
+                format!("{at:7.1} s  {what} {stage}{detail}")
             }
+        };
+        // A reader that went away is no reason to stop in the middle.
+        self.screen.suspend(|| drop(writeln!(std::io::stderr(), "{line}")));
+    }
+
+    /// Begins a moving line, or says on it why it takes long.
+    fn set_moving(&self, what: &str, why: &str) {
+        let mut moving = self.moving.borrow_mut();
+        let line = moving.entry(what.to_owned()).or_insert_with(|| {
+            let line = self.screen.add(ProgressBar::new_spinner());
+            // The template is a constant; the plain form would do, too.
+            if let Ok(style) = ProgressStyle::with_template("{elapsed:>9}  {spinner} {wide_msg}") {
+                line.set_style(style);
+            }
+            line.enable_steady_tick(TICK);
+            line
+        });
+        let why = why.lines().next().unwrap_or_default();
+        line.set_message(if why.is_empty() { what.to_owned() } else { format!("{what}: {why}") });
+    }
+
+    fn end_moving(&self, what: &str) {
+        if let Some(line) = self.moving.borrow_mut().remove(what) {
+            line.finish_and_clear();
         }
     }
 }
@@ -59,16 +138,20 @@ impl Progress for Lines {
         let Event { host, what, stage } = event;
         let host = host.as_ref();
         match stage {
+            Stage::Started if self.style == Style::Moving => self.set_moving(what, ""),
             Stage::Started => self.print(host, what, "...", None),
+            Stage::Note(text) if self.style == Style::Moving => self.set_moving(what, text),
             Stage::Note(text) => {
                 if self.is_news(what, text) {
                     self.print(host, what, "...", Some(text));
                 }
             }
             Stage::Done(took) => {
+                self.end_moving(what);
                 self.print(host, what, "done", Some(&format!("{:.1} s", took.as_secs_f64())));
             }
             Stage::Failed { why, last } => {
+                self.end_moving(what);
                 self.print(host, what, if *last { "failed" } else { "failed, trying again" }, Some(why));
             }
         }

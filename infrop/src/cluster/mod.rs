@@ -1,6 +1,7 @@
 //! The cluster, seen through its API.
 
 mod access;
+mod cordon;
 mod drain;
 mod error;
 mod manifests;
@@ -9,9 +10,10 @@ mod token;
 
 pub use self::{
     access::{Access, Route},
+    cordon::{Cordon, cordon, uncordon},
     drain::{REMOVING, delete_node, drain, mark_removing},
     error::Error,
     manifests::{Manifests, Object},
-    nodes::{NodeView, label, list, wait_until_ready},
+    nodes::{NodeView, annotate, label, list, wait_until_ready, wait_until_ready_in},
     token::{CertificateKey, Token},
 };

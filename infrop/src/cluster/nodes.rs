@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use common::metadata::NodeName;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, ResourceExt,
@@ -24,12 +25,16 @@ pub struct NodeView {
     pub name: NodeName,
     /// Whether the kubelet says that it can run pods, and why not.
     pub ready: Result<(), String>,
+    /// Since when that is so.
+    pub since: Option<Timestamp>,
     /// Whether pods may not come.
     pub cordoned: bool,
     /// Whether it is a control plane.
     pub control_plane: bool,
     /// The kubelet's version.
     pub kubelet: String,
+    /// The boot its kubelet last reported.
+    pub boot_id: String,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
     /// Its annotations.
@@ -49,15 +54,15 @@ impl NodeView {
             }
             None => Err("its kubelet has not reported yet".to_owned()),
         };
+        let info = status.and_then(|status| status.node_info.as_ref());
         Some(Self {
             name: node.name_any().parse().ok()?,
             ready,
+            since: condition.and_then(|condition| Some(condition.last_transition_time.as_ref()?.0)),
             cordoned: node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false),
             control_plane: node.labels().contains_key(CONTROL_PLANE),
-            kubelet: status
-                .and_then(|status| status.node_info.as_ref())
-                .map(|info| info.kubelet_version.clone())
-                .unwrap_or_default(),
+            kubelet: info.map(|info| info.kubelet_version.clone()).unwrap_or_default(),
+            boot_id: info.map(|info| info.boot_id.clone()).unwrap_or_default(),
             labels: node.labels().clone(),
             annotations: node.annotations().clone(),
         })
@@ -99,6 +104,53 @@ pub async fn wait_until_ready(
         }
         tokio::time::sleep(READY_INTERVAL).await;
     }
+}
+
+/// Waits until a Node is Ready in that boot; why it is not if it never is. The condition of the boot before stands
+/// there until the kubelet speaks again.
+pub async fn wait_until_ready_in(
+    client: &kube::Client,
+    name: &NodeName,
+    boot_id: &str,
+    limit: Duration,
+    note: &dyn Fn(String),
+) -> Result<(), String> {
+    let api = Api::<Node>::all(client.clone());
+    let deadline = tokio::time::Instant::now() + limit;
+    loop {
+        let why = match api.get_opt(name.as_str()).await {
+            Ok(node) => match node.as_ref().and_then(NodeView::new) {
+                Some(node) if node.boot_id == boot_id => match node.ready {
+                    Ok(()) => return Ok(()),
+                    Err(why) => why,
+                },
+                Some(_) => "its kubelet has not reported since the restart".to_owned(),
+                None => "there is no Node any more".to_owned(),
+            },
+            // The API server itself may be on this host, and refuses everyone for a moment when it starts.
+            Err(error) => format!("the API does not answer: {error}"),
+        };
+        if tokio::time::Instant::now() > deadline {
+            return Err(why);
+        }
+        note(why);
+        tokio::time::sleep(READY_INTERVAL).await;
+    }
+}
+
+/// Writes an annotation on a Node, or removes it.
+pub async fn annotate(
+    client: &kube::Client,
+    name: &NodeName,
+    key: &str,
+    value: Option<&str>,
+) -> Result<(), Error> {
+    let patch = serde_json::json!({ "metadata": { "annotations": { key: value } } });
+    let api = Api::<Node>::all(client.clone());
+    api.patch(name.as_str(), &PatchParams::default(), &Patch::Merge(patch))
+        .await
+        .to(format!("annotate the Node {name}"))?;
+    Ok(())
 }
 
 /// Gives a Node labels; others stay.

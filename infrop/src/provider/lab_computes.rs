@@ -197,6 +197,10 @@ impl Provider for LabComputes {
         })
     }
 
+    fn erases(&self) -> bool {
+        true
+    }
+
     fn power<'a>(&'a self, compute: &'a Compute, power: Power) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             let switched = async {

@@ -131,6 +131,9 @@ pub trait Provider: fmt::Debug {
     /// Gives a compute back; whatever was on it is lost.
     fn delete<'a>(&'a self, compute: &'a Compute) -> LocalBoxFuture<'a, Result<(), Error>>;
 
+    /// Whether a compute that is given back loses what was on it. If not, what was a node is reset first.
+    fn erases(&self) -> bool;
+
     /// Switches a compute.
     fn power<'a>(&'a self, compute: &'a Compute, power: Power) -> LocalBoxFuture<'a, Result<(), Error>>;
 

@@ -303,6 +303,10 @@ impl Provider for StaticComputes {
         Box::pin(async move { self.give_back(name).await.map_err(self.error(format!("give {name} back"))) })
     }
 
+    fn erases(&self) -> bool {
+        false
+    }
+
     fn power<'a>(&'a self, compute: &'a Compute, _power: Power) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             let why = anyhow::anyhow!("nobody told infrop how: use its power button or its BMC");

@@ -9,8 +9,9 @@ use std::{
     fmt,
 };
 
-use common::metadata::NodeName;
+use common::{annotations, metadata::NodeName};
 
+pub use self::shrink::leaving;
 use super::snapshot::{Cluster, ClusterView, Group, Host, Role, Snapshot};
 use crate::{
     bootstrap::host::{HostReport, KubeadmState},
@@ -143,7 +144,13 @@ pub fn decide(snapshot: &Snapshot) -> Decision {
         let Some(group) = snapshot.groups.get(host.group) else { continue };
         match next(snapshot, name, host, group, &decision) {
             Next::Done => {}
-            Next::Do(action) => decision.actions.push(action),
+            Next::Do(action) => match paused(snapshot, name) {
+                // Also nothing that only waits: whoever paused it may have switched it off.
+                Some(why) => {
+                    decision.blocked.insert(name.to_string(), format!("cannot {action}: {why}"));
+                }
+                None => decision.actions.push(action),
+            },
             Next::Wait(why) => {
                 decision.waiting.insert(name.clone(), why);
             }
@@ -153,6 +160,12 @@ pub fn decide(snapshot: &Snapshot) -> Decision {
         }
     }
     decision
+}
+
+/// Why nothing may be changed on a node, if a person paused it.
+fn paused(snapshot: &Snapshot, name: &NodeName) -> Option<String> {
+    let reason = snapshot.cluster.node(name)?.annotations.get(annotations::PAUSED)?;
+    Some(format!("it is paused ({}): `infrop resume --node {name}` ends that", annotations::shorten(reason)))
 }
 
 /// Computes that are missing in a group.

@@ -6,38 +6,42 @@ use common::metadata::NodeName;
 
 use super::{
     super::snapshot::{Cluster, ClusterView, Group, Host, Role, Snapshot},
-    Action, Decision, natural,
+    Action, Decision, natural, paused,
 };
 use crate::{bootstrap::host::KubeadmState, cluster::REMOVING, provider::Ownership};
 
+/// The hosts that are to go, whether they may or not.
+pub fn leaving(snapshot: &Snapshot) -> Vec<NodeName> {
+    let groups = snapshot.groups.iter().enumerate();
+    groups.flat_map(|(index, group)| victims(snapshot, index, group)).collect()
+}
+
 /// Decides which hosts are to go; gives all of them, also those that have to wait.
 pub(super) fn shrink(snapshot: &Snapshot, decision: &mut Decision) -> BTreeSet<NodeName> {
-    let mut leaving = Vec::new();
-    for (index, group) in snapshot.groups.iter().enumerate() {
-        leaving.extend(victims(snapshot, index, group));
+    let leaving = leaving(snapshot);
+    let (under_way, others): (Vec<_>, Vec<_>) =
+        leaving.iter().partition(|name| snapshot.busy.contains(*name));
+    let mut planned = Vec::new();
+    for name in others {
+        match objection(snapshot, name) {
+            None => planned.push(name),
+            Some(why) => drop(decision.blocked.insert(name.to_string(), why)),
+        }
     }
-    // Those under way were counted when they began.
-    let planned = leaving.iter().filter(|name| !snapshot.busy.contains(*name)).count();
-    let under_way = leaving.len() - planned;
     let removals = &snapshot.removals;
-    if removals.done + under_way + planned > removals.limit {
-        for name in leaving.iter().filter(|name| !snapshot.busy.contains(*name)) {
+    // Those under way were counted when they began.
+    if removals.done + under_way.len() + planned.len() > removals.limit {
+        for name in &planned {
             let why = format!(
-                "it would be removed, and with it {planned}, but --max-delete allows {} in this run",
+                "it would be removed, and with it {}, but --max-delete allows {} in this run",
+                planned.len(),
                 removals.limit
             );
             decision.blocked.insert(name.to_string(), why);
         }
         return leaving.into_iter().collect();
     }
-    for name in &leaving {
-        if snapshot.busy.contains(name) {
-            continue;
-        }
-        if let Some(why) = snapshot.failed.get(name) {
-            decision.blocked.insert(name.to_string(), why.clone());
-            continue;
-        }
+    for name in planned {
         match obstacle(snapshot, name, decision) {
             None => decision.actions.push(Action::Remove(name.clone())),
             Some(Obstacle::Wait(why)) => {
@@ -51,13 +55,24 @@ pub(super) fn shrink(snapshot: &Snapshot, decision: &mut Decision) -> BTreeSet<N
     leaving.into_iter().collect()
 }
 
+/// Why a host stays, whatever else goes.
+fn objection(snapshot: &Snapshot, name: &NodeName) -> Option<String> {
+    if let Some(why) = paused(snapshot, name) {
+        return Some(format!("it would be removed, but {why}"));
+    }
+    if !snapshot.removals.agreed.covers(name) {
+        return Some("it would be removed, and nobody agreed to that: repeat it with --yes".to_owned());
+    }
+    snapshot.failed.get(name).cloned()
+}
+
 /// The hosts of a group that are to go. The choice is the same after a crash in the middle: what was begun is gone on
 /// with, then what is not in the cluster goes, then the highest number.
 fn victims(snapshot: &Snapshot, index: usize, group: &Group) -> Vec<NodeName> {
     let mut members: Vec<(&NodeName, &Host)> = snapshot
         .hosts
         .iter()
-        .filter(|(_, host)| host.group == index && host.compute.ownership == Ownership::Ours)
+        .filter(|(name, host)| host.group == index && is_known_as_ours(snapshot, name, host))
         .collect();
     members.sort_by_key(|(name, host)| {
         let chosen = snapshot.removals.replace.contains(*name);
@@ -69,6 +84,17 @@ fn victims(snapshot: &Snapshot, index: usize, group: &Group) -> Vec<NodeName> {
     members.into_iter().take(surplus.max(replaced).max(begun)).map(|(name, _)| name.clone()).collect()
 }
 
+/// Whether it is ours. A host that is dead cannot say so itself; if a person gives it up, its Node says it.
+fn is_known_as_ours(snapshot: &Snapshot, name: &NodeName, host: &Host) -> bool {
+    match host.compute.ownership {
+        Ownership::Ours => true,
+        Ownership::Foreign(_) => false,
+        Ownership::Unknown(_) => {
+            snapshot.removals.replace.contains(name) && snapshot.cluster.node(name).is_some()
+        }
+    }
+}
+
 fn view(snapshot: &Snapshot) -> Option<&ClusterView> {
     match &snapshot.cluster {
         Cluster::There(view) => Some(view),
@@ -78,9 +104,7 @@ fn view(snapshot: &Snapshot) -> Option<&ClusterView> {
 
 /// Whether its removal was begun.
 fn is_leaving(snapshot: &Snapshot, name: &NodeName) -> bool {
-    view(snapshot)
-        .and_then(|view| view.nodes.get(name))
-        .is_some_and(|node| node.annotations.contains_key(REMOVING))
+    snapshot.cluster.node(name).is_some_and(|node| node.annotations.contains_key(REMOVING))
 }
 
 /// Whether the cluster knows it. As long as nobody can tell, it does.

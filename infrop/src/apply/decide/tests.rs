@@ -6,7 +6,7 @@ use common::{metadata::InitializedMark, plan::Plan};
 
 use super::*;
 use crate::{
-    apply::snapshot::Removals,
+    apply::snapshot::{Agreed, Removals},
     cluster::{NodeView, REMOVING},
     provider::{Compute, Power},
 };
@@ -94,6 +94,8 @@ fn node(text: &str, control_plane: bool, ready: bool) -> NodeView {
         cordoned: false,
         control_plane,
         kubelet: "v1.37.1".into(),
+        boot_id: "b".into(),
+        since: None,
         labels: BTreeMap::new(),
         annotations: BTreeMap::new(),
     }
@@ -115,7 +117,7 @@ fn snapshot(planes: usize, workers: usize, hosts: &[(&str, At)]) -> Snapshot {
         failed: BTreeMap::new(),
         cluster_failed: None,
         kubeadm_failures: BTreeMap::new(),
-        removals: Removals { limit: 1, ..Removals::default() },
+        removals: Removals { limit: 1, agreed: Agreed::All, ..Removals::default() },
     }
 }
 
@@ -365,4 +367,75 @@ fn a_dead_host_goes_only_if_it_is_given_up() {
     let mut replaced = with_cluster(snapshot(1, 2, &hosts));
     replaced.removals.replace = [name("w-2")].into();
     assert_eq!(actions(&replaced), ["remove w-2"]);
+}
+
+#[test]
+fn a_dead_host_whose_mark_nobody_can_read_goes_if_it_is_given_up_and_its_node_says_it_is_ours() {
+    let mut snapshot =
+        with_cluster(snapshot(1, 2, &[("cp-1", At::Joined), ("w-1", At::Joined), ("w-2", At::Silent)]));
+    snapshot.groups[1].spares = Spares::Listed(vec![name("rack-a")]);
+    let dead = &mut snapshot.hosts.get_mut(&name("w-2")).unwrap().compute;
+    dead.ownership = Ownership::Unknown("no route".into());
+    snapshot.removals.replace = [name("w-2")].into();
+    assert_eq!(actions(&snapshot), [""; 0]);
+    view_of(&mut snapshot).nodes.insert(name("w-2"), node("w-2", false, false));
+    assert_eq!(actions(&snapshot), ["remove w-2"]);
+    snapshot.removals.replace.clear();
+    assert_eq!(actions(&snapshot), [""; 0]);
+}
+
+#[test]
+fn nothing_goes_that_nobody_agreed_to() {
+    let hosts = [("cp-1", At::Joined), ("w-1", At::Joined), ("w-2", At::Joined), ("w-3", At::Joined)];
+    let mut snapshot = with_cluster(snapshot(1, 1, &hosts));
+    snapshot.removals.limit = 2;
+    let both = ["remove w-3", "remove w-2"];
+    for (agreed, expected, blocked) in [
+        (Agreed::All, &both[..], &[][..]),
+        (Agreed::These([name("w-2"), name("w-3")].into()), &both, &[]),
+        // What was asked about goes; what came since does not.
+        (Agreed::These([name("w-3")].into()), &both[..1], &["w-2"]),
+        (Agreed::Nothing, &[], &["w-2", "w-3"]),
+    ] {
+        snapshot.removals.agreed = agreed.clone();
+        assert_eq!(actions(&snapshot), expected, "{agreed:?}");
+        let decision = decide(&snapshot);
+        assert_eq!(decision.blocked.keys().collect::<Vec<_>>(), blocked, "{agreed:?}");
+        assert!(decision.blocked.values().all(|why| why.contains("--yes")), "{decision:?}");
+    }
+    assert_eq!(leaving(&snapshot), [name("w-3"), name("w-2")]);
+}
+
+#[test]
+fn what_is_paused_is_neither_removed_nor_changed() {
+    let hosts = [("cp-1", At::Joined), ("w-1", At::Joined)];
+    let paused = |mut snapshot: Snapshot| {
+        let mut node = node("w-1", false, true);
+        node.annotations.insert(annotations::PAUSED.to_owned(), "disk\nswap".to_owned());
+        view_of(&mut snapshot).nodes.insert(name("w-1"), node);
+        snapshot
+    };
+    // As it should be, it is no matter.
+    assert_eq!(decide(&paused(with_cluster(snapshot(1, 1, &hosts)))), Decision::default());
+    let surplus = paused(with_cluster(snapshot(1, 0, &hosts)));
+    let replaced = {
+        let mut snapshot = paused(with_cluster(snapshot(1, 1, &hosts)));
+        snapshot.removals.replace = [name("w-1")].into();
+        snapshot
+    };
+    let off = {
+        let mut snapshot = paused(with_cluster(snapshot(1, 1, &hosts)));
+        snapshot.hosts.get_mut(&name("w-1")).unwrap().compute.power = Power::Off;
+        snapshot
+    };
+    let others = [At::Failed, At::Silent, At::Bare].map(|at| {
+        let mut snapshot = paused(with_cluster(snapshot(1, 1, &hosts)));
+        snapshot.hosts.insert(name("w-1"), host("w-1", 1, false, at));
+        snapshot
+    });
+    for snapshot in [surplus, replaced, off].into_iter().chain(others) {
+        let decision = decide(&snapshot);
+        assert!(decision.actions.is_empty(), "{decision:?}");
+        assert!(decision.blocked["w-1"].contains("it is paused (disk swap)"), "{decision:?}");
+    }
 }

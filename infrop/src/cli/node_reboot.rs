@@ -1,0 +1,190 @@
+//! `infrop node reboot`: a restart in order, with the node emptied before and let in again after.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use common::{metadata::NodeName, state::Phase};
+use tokio::time::{Instant, sleep};
+
+use super::{
+    DONE, Shared,
+    infrastructure::DocumentArguments,
+    node::{pause, refuse_unknown},
+    output::say,
+    progress::{Lines, Style},
+};
+use crate::{
+    apply::{self, Cluster, Context, Host, Snapshot},
+    bootstrap,
+    cluster::{self, Cordon},
+    provider::{Ownership, Power},
+};
+
+/// The mark of its cordons.
+pub(super) const MARK: &str = "infrop node reboot";
+
+/// To ask for a restart.
+const ASK_LIMIT: Duration = Duration::from_secs(30);
+
+/// Between two looks at a host that restarts.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Args)]
+pub(super) struct RebootArguments {
+    /// The node.
+    name: NodeName,
+
+    #[command(flatten)]
+    document: DocumentArguments,
+
+    /// Switch the host off and on if ssh does not reach it.
+    #[arg(long)]
+    force: bool,
+
+    /// How long each part may take, in minutes: until it is empty, until it is back, until it is Ready.
+    #[arg(long, value_name = "MINUTES", default_value_t = 10)]
+    timeout: u64,
+}
+
+pub(super) async fn run(arguments: RebootArguments, shared: &Shared) -> anyhow::Result<u8> {
+    let RebootArguments { name, document, force, timeout } = arguments;
+    let limit = Duration::from_secs(timeout * 60);
+    let context = document.context(shared).await?;
+    let (snapshot, access) = apply::observe(&context, 32).await?;
+    let Some(host) = snapshot.hosts.get(&name) else {
+        return Ok(refuse_unknown(&name, snapshot.hosts.keys()));
+    };
+    if let Some(why) = obstacle(&snapshot, &name, host, force) {
+        bail!(why);
+    }
+    let progress = Lines::new(Style::for_people());
+    let is_node = snapshot.cluster.node(&name).is_some();
+    let client = access.as_ref().map(|access| &access.client).filter(|_| is_node);
+    let mut ours = false;
+    if let Some(client) = client {
+        ours = cluster::cordon(client, &name, MARK).await? == Cordon::Marked(MARK.to_owned());
+        // Pods of a host that is dead cannot end: their end is waited for after it is back.
+        if host.seen().is_some() {
+            let what = format!("drain {name}");
+            let note = |why| progress.note(&name, &what, why);
+            let work = async { Ok(cluster::drain(client, &name, limit, &note).await?) };
+            progress.step(&name, what.clone(), work).await.with_context(|| stays(&name, ours))?;
+        }
+    }
+    let what = format!("restart {name}");
+    let work = restart(&context, &snapshot, host, limit, |why| progress.note(&name, &what, why));
+    let boot = progress.step(&name, what.clone(), work).await.with_context(|| stays(&name, ours))?;
+    if let Some(client) = client {
+        let what = format!("wait until {name} is Ready");
+        let note = |why| progress.note(&name, &what, why);
+        let work = async {
+            let ready = cluster::wait_until_ready_in(client, &name, &boot, limit, &note).await;
+            ready.map_err(|why| anyhow::anyhow!("its Node is not Ready: {why}"))
+        };
+        progress.step(&name, what.clone(), work).await.with_context(|| stays(&name, ours))?;
+        if ours {
+            cluster::uncordon(client, &name, |mark| mark == MARK).await?;
+        }
+    }
+    let cordon = if client.is_some() && !ours { "; it was cordoned before, and stays so" } else { "" };
+    say(format_args!("{name} was restarted{cordon}."))?;
+    Ok(DONE)
+}
+
+fn stays(name: &NodeName, ours: bool) -> String {
+    if ours {
+        format!("{name} stays cordoned; run the same command again to go on, or `infrop node drain --undo`")
+    } else {
+        format!("cannot restart {name}")
+    }
+}
+
+/// Why a host may not be restarted now.
+fn obstacle(snapshot: &Snapshot, name: &NodeName, host: &Host, force: bool) -> Option<String> {
+    match &host.compute.ownership {
+        Ownership::Foreign(owner) => return Some(format!("{name} belongs to {owner}")),
+        Ownership::Unknown(why) if !force => return Some(format!("{name} does not answer: {why}")),
+        Ownership::Unknown(_) | Ownership::Ours => {}
+    }
+    if let Some(why) = pause(snapshot, name) {
+        return Some(why);
+    }
+    let Some(report) = host.seen() else {
+        let why = host.report.as_ref().and_then(|report| report.as_ref().err());
+        let why = why.map_or("it is switched off", String::as_str);
+        return (!force).then(|| format!("{name} does not answer: {why}; --force switches it off and on"));
+    };
+    if let Some(state) = report.agent.as_ref().filter(|state| is_at_work(state.phase)) {
+        return Some(format!("the node-agent of {name} is at work ({}: {})", state.phase, state.message));
+    }
+    if let Cluster::Silent(why) = &snapshot.cluster
+        && !force
+    {
+        return Some(format!(
+            "{name} cannot be drained, for the API does not answer: {why}; --force goes on"
+        ));
+    }
+    quorum(snapshot, name)
+}
+
+fn is_at_work(phase: Phase) -> bool {
+    match phase {
+        Phase::Changing | Phase::Rebooting | Phase::Verifying => true,
+        Phase::Idle | Phase::Waiting | Phase::Refused | Phase::Retrying | Phase::Quarantined => false,
+    }
+}
+
+/// Whether etcd could not decide without this node, although it can with it.
+fn quorum(snapshot: &Snapshot, name: &NodeName) -> Option<String> {
+    let Cluster::There(view) = &snapshot.cluster else { return None };
+    let planes = || view.nodes.values().filter(|node| node.control_plane);
+    let node = view.nodes.get(name).filter(|node| node.control_plane && node.ready.is_ok())?;
+    let (all, needed) = (planes().count(), planes().count() / 2 + 1);
+    let others = planes().filter(|other| other.name != node.name && other.ready.is_ok()).count();
+    // One or two of them never have one to spare.
+    (all > 2 && others < needed).then(|| {
+        format!("without {name} {others} of {all} control planes would be well, and etcd needs {needed}")
+    })
+}
+
+/// Restarts a host and waits until it answers in another boot, whose id it gives.
+async fn restart(
+    context: &Context,
+    snapshot: &Snapshot,
+    host: &Host,
+    limit: Duration,
+    note: impl Fn(String),
+) -> anyhow::Result<String> {
+    let name = &host.compute.name;
+    let before = host.seen().map(|report| report.boot_id.clone());
+    if before.is_some() {
+        let remote = apply::connect(context, &snapshot.groups, host).await?;
+        match remote.run("restart", ASK_LIMIT, "systemctl reboot").await {
+            // It may be gone before it says that it goes.
+            Ok(_) | Err(bootstrap::Error::Connection { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    } else {
+        let group = snapshot.groups.get(host.group).context("a host of no group")?;
+        let provider = context.provider(&group.provider)?;
+        if host.compute.power != Power::Off {
+            provider.power(&host.compute, Power::Off).await?;
+        }
+        provider.power(&host.compute, Power::On).await?;
+    }
+    context.connections.forget(name);
+    let deadline = Instant::now() + limit;
+    loop {
+        let why = match apply::look(context, &snapshot.groups, host).await {
+            Ok(report) if before.as_ref() != Some(&report.boot_id) => return Ok(report.boot_id),
+            Ok(_) => "it has not gone down yet".to_owned(),
+            Err(error) => format!("{error:#}"),
+        };
+        if Instant::now() > deadline {
+            bail!("{name} is not back after {} min: {why}", limit.as_secs() / 60);
+        }
+        note(why);
+        sleep(LOOK_INTERVAL).await;
+    }
+}

@@ -1,0 +1,126 @@
+//! `infrop status`: what there is, and why it is not yet as it should be.
+
+mod report;
+#[cfg(test)]
+mod tests;
+
+use clap::Args;
+use jiff::{SignedDuration, Timestamp};
+
+use self::report::{ClusterReport, Report, Row, report};
+use super::{
+    DONE, Shared,
+    infrastructure::DocumentArguments,
+    output::{Output, print_json, say, table},
+};
+use crate::apply::{self, Agreed, Context, Removals, Role};
+
+const HELP: &str = "\
+Looks at providers, hosts and cluster, and changes nothing. REASON says what a node waits for, or what keeps it; SINCE is \
+how long it is in its phase. With -o json there are also the versions of all software that node-agent verified.
+
+Example:
+  infrop status -f infrastructure.yaml
+  infrop status -f infrastructure.yaml -o json | jq -r '.nodes[] | select(.phase != \"Ready\") | .name'
+
+Exit codes: 0 it could look, whatever it saw; 1 it could not; 64 bad input.";
+
+#[derive(Debug, Args)]
+#[command(after_help = HELP)]
+pub(super) struct StatusArguments {
+    #[command(flatten)]
+    document: DocumentArguments,
+
+    /// The form of the answer.
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: Output,
+}
+
+pub(super) async fn run(arguments: StatusArguments, shared: &Shared) -> anyhow::Result<u8> {
+    let StatusArguments { document, output } = arguments;
+    let context = document.context(shared).await?;
+    let report = look(&context).await?;
+    match output {
+        Output::Json => print_json(&report)?,
+        Output::Text => {
+            say(headline(&report))?;
+            say(rows(&report.nodes, Timestamp::now()))?;
+            for (subject, why) in &report.problems {
+                say(format_args!("{subject}: {why}"))?;
+            }
+        }
+    }
+    Ok(DONE)
+}
+
+/// `infrop node list`: the nodes alone.
+pub(super) async fn list(arguments: StatusArguments, shared: &Shared) -> anyhow::Result<u8> {
+    let StatusArguments { document, output } = arguments;
+    let report = look(&document.context(shared).await?).await?;
+    match output {
+        Output::Json => print_json(&report.nodes)?,
+        Output::Text => say(rows(&report.nodes, Timestamp::now()))?,
+    }
+    Ok(DONE)
+}
+
+async fn look(context: &Context) -> anyhow::Result<Report> {
+    let (mut snapshot, _) = apply::observe(context, 32).await?;
+    // What would be removed is shown as that, whatever a run would be allowed.
+    snapshot.removals = Removals { limit: usize::MAX, agreed: Agreed::All, ..Removals::default() };
+    let decision = apply::decide(&snapshot);
+    let first = apply::sorted(&snapshot)
+        .into_iter()
+        .filter_map(|name| snapshot.hosts.get(name))
+        .find(|host| snapshot.groups.get(host.group).is_some_and(|group| group.role == Role::ControlPlane));
+    let endpoint = first.map(|host| context.endpoint(host.compute.address));
+    let name = context.infrastructure.metadata.name.to_string();
+    Ok(report(name, endpoint, &snapshot, &decision, None))
+}
+
+/// The cluster in one line.
+fn headline(report: &Report) -> String {
+    let Report { infrastructure, cluster, nodes, problems: _ } = report;
+    let ClusterReport { endpoint, answers, problem, paused, writer } = cluster;
+    let endpoint = endpoint.as_deref().unwrap_or("no endpoint yet");
+    let api = match problem {
+        _ if *answers => "the API answers".to_owned(),
+        Some(why) => format!("the API does not answer: {why}"),
+        None => "the API does not answer".to_owned(),
+    };
+    let paused = match paused.len() {
+        0 => "not paused".to_owned(),
+        some if some == nodes.len() => "all nodes are paused".to_owned(),
+        some => format!("{some} of {} nodes are paused", nodes.len()),
+    };
+    let writer = writer.as_ref().map(|entry| format!("; {} is at work since {}", entry.holder, entry.since));
+    format!("{infrastructure}: {endpoint}: {api}; {paused}{}", writer.unwrap_or_default())
+}
+
+/// The table.
+fn rows(nodes: &[Row], now: Timestamp) -> String {
+    let rows = nodes.iter().map(|row| {
+        let text = |value: &Option<String>| value.clone().unwrap_or_default();
+        let since = row.since.map(|since| age(now.duration_since(since))).unwrap_or_default();
+        [
+            row.name.to_string(),
+            text(&row.pool),
+            text(&row.address),
+            row.phase.clone(),
+            since,
+            text(&row.kubelet),
+            text(&row.reason),
+        ]
+    });
+    table(["NODE", "POOL", "ADDRESS", "PHASE", "SINCE", "KUBELET", "REASON"], rows)
+}
+
+/// A time that passed, in the largest unit that says enough.
+fn age(passed: SignedDuration) -> String {
+    match passed.as_secs().max(0) {
+        seconds @ 0..120 => format!("{seconds}s"),
+        seconds @ 120..7200 => format!("{}m", seconds / 60),
+        seconds @ 7200..172_800 => format!("{}h", seconds / 3600),
+        seconds => format!("{}d", seconds / 86_400),
+    }
+}
