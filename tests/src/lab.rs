@@ -44,7 +44,7 @@ impl TestLab {
             Ok(Err(error)) => Ok(error),
             Err(panic) => Err(panic),
         };
-        let kept = lab.keep_logs(name).await;
+        let kept = keep_logs(&lab.lab, name).await;
         lab.destroy().await?;
         let note = match kept {
             Ok(directory) => format!("journals and consoles are in {}", directory.display()),
@@ -147,22 +147,51 @@ impl TestLab {
         self.power(host, Power::Cut).await
     }
 
-    async fn keep_logs(&self, name: &str) -> anyhow::Result<PathBuf> {
-        // Two above a program of cargo's is its target directory, whatever that is called.
-        let target = infrop_path()?.ancestors().nth(2).context("infrop is not in a target directory")?;
-        let target = target.join("test-logs").join(format!("{name}-{}", std::process::id()));
-        fs::create_dir_all(&target)?;
-        for host in self.lab.definition()?.hosts {
-            fs::copy(self.lab.console(&host.name), target.join(format!("{}.console", host.name)))?;
-            // One that never got so far has no journal; those of others are still wanted.
-            let journal = self.lab.journal(&host.name).run().await.unwrap_or_else(|error| error.to_string());
-            fs::write(target.join(format!("{}.journal", host.name)), journal)?;
-        }
-        Ok(target)
-    }
-
     async fn destroy(&self) -> anyhow::Result<()> {
         Ok(Lab::destroy(&store(), self.lab.name()).await?)
+    }
+}
+
+/// Keeps journals and consoles of all hosts beside the build; gives where.
+pub(crate) async fn keep_logs(lab: &Lab, name: &str) -> anyhow::Result<PathBuf> {
+    // Two above a program of cargo's is its target directory, whatever that is called.
+    let target = infrop_path()?.ancestors().nth(2).context("infrop is not in a target directory")?;
+    let target = target.join("test-logs").join(format!("{name}-{}", std::process::id()));
+    fs::create_dir_all(&target)?;
+    for host in lab.definition()?.hosts {
+        fs::copy(lab.console(&host.name), target.join(format!("{}.console", host.name)))?;
+        // One that never got so far has no journal; those of others are still wanted.
+        let journal = lab.journal(&host.name).run().await.unwrap_or_else(|error| error.to_string());
+        fs::write(target.join(format!("{}.journal", host.name)), journal)?;
+    }
+    Ok(target)
+}
+
+/// A directory for labs that nothing ties to the test: it ends them also if the test is given up in the middle.
+#[derive(Debug)]
+pub struct Clearing(tempfile::TempDir);
+
+impl Clearing {
+    /// With no labs yet.
+    pub fn new() -> anyhow::Result<Self> {
+        Ok(Self(tempfile::tempdir()?))
+    }
+
+    /// Where the labs are.
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Clearing {
+    fn drop(&mut self) {
+        for name in Store::new(self.0.path()).list().unwrap_or_default() {
+            let mut destroy = std::process::Command::new(infrop_path().unwrap_or(Path::new("infrop")));
+            destroy.args(["lab", "destroy", name.as_str(), "--lab-dir"]).arg(self.0.path());
+            if !destroy.status().is_ok_and(|status| status.success()) {
+                eprintln!("the lab {name} in {} is left", self.0.path().display());
+            }
+        }
     }
 }
 

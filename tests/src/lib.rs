@@ -19,6 +19,7 @@ pub mod fingerprint;
 pub mod harness;
 pub mod holder;
 pub mod http_server;
+pub mod infrastructure;
 mod keeper;
 pub mod kubeadm;
 pub mod lab;

@@ -18,10 +18,11 @@ use tokio::{
 use crate::cargo;
 
 /// Suites on hosts.
-const HOST_SUITES: [&str; 5] = ["lab", "agent_package", "agent_host", "agent_cluster", "first_cluster"];
+const HOST_SUITES: [&str; 6] =
+    ["lab", "agent_package", "agent_host", "agent_cluster", "first_cluster", "apply"];
 
 /// The longest suites. They spend their minutes waiting for kubeadm, one after the other.
-const CLUSTER_SUITES: [&str; 2] = ["first_cluster", "agent_cluster"];
+const CLUSTER_SUITES: [&str; 3] = ["first_cluster", "agent_cluster", "apply"];
 
 /// The longest suite without hosts, which runs beside the others if there are no clusters to wait for.
 const LONGEST_QUICK_SUITE: [&str; 1] = ["agent_api"];

@@ -7,6 +7,7 @@ mod observe;
 mod progress;
 mod run;
 mod snapshot;
+mod write;
 
 pub use self::{
     context::Context,

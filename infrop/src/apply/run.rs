@@ -16,6 +16,7 @@ use super::{
     observe::{look_at_cluster, observe, take_compute, take_end, take_report},
     progress::{Event, Progress, Stage},
     snapshot::{Cluster, Removals, Role, Snapshot},
+    write::Writer,
 };
 use crate::{bootstrap::host::KubeadmState, cluster::Access};
 
@@ -34,6 +35,8 @@ pub struct Options {
     pub parallel: usize,
     /// What may be taken away.
     pub removals: Removals,
+    /// Whether to become the writer although someone else is.
+    pub take_over: bool,
 }
 
 /// How a run ended.
@@ -67,6 +70,7 @@ struct Ended {
 /// The state of a run.
 struct Run<'a> {
     context: &'a Context,
+    options: &'a Options,
     progress: &'a dyn Progress,
     snapshot: Snapshot,
     access: Option<Access>,
@@ -78,45 +82,86 @@ struct Run<'a> {
 /// Whether someone asked the run to stop.
 pub type Stop = watch::Receiver<bool>;
 
-/// Brings what is to what is wanted. When `stop` says so, nothing new is begun, waits end, and what is under way is
-/// brought to its end: the next run finds nothing half done.
+/// Things under way.
+type Running<'a> = FuturesUnordered<LocalBoxFuture<'a, Ended>>;
+
+/// Brings what is to what is wanted, as the only writer. When `stop` says so, nothing new is begun, waits end, and what
+/// is under way is brought to its end: the next run finds nothing half done.
+///
+/// Where there is nothing to do, nothing is written, also not who we are.
 pub async fn run(
     context: &Context,
     options: &Options,
     progress: &dyn Progress,
     stop: Stop,
 ) -> anyhow::Result<(Outcome, Snapshot, Option<Access>)> {
-    let (mut snapshot, access) = observe(context, options.parallel).await?;
-    snapshot.removals = options.removals.clone();
-    let mut run = Run { context, progress, snapshot, access, attempts: BTreeMap::new(), changes: 0, stop };
+    let mut run = Run::observe(context, options, progress, stop.clone()).await?;
+    let decision = decide(&run.snapshot);
+    if decision.actions.is_empty() {
+        return Ok((run.finish(&decision), run.snapshot, run.access));
+    }
+    let mut writer = Writer::enter(context, options, progress, &run.snapshot, run.access.as_ref()).await?;
+    // What was seen before may have been changed by the writer before us.
+    run = Run::observe(context, options, progress, stop).await?;
     let deadline = tokio::time::Instant::now() + options.timeout;
-    let mut running: FuturesUnordered<LocalBoxFuture<'_, Ended>> = FuturesUnordered::new();
+    let mut running = Running::new();
     let outcome = loop {
-        let decision = decide(&run.snapshot);
-        if !*run.stop.borrow() {
-            for action in &decision.actions {
-                if running.len() < options.parallel {
-                    running.push(run.start(action.clone()));
-                }
-            }
+        if let Some(access) = &run.access {
+            writer.enter_cluster(access).await?;
         }
-        progress.waiting(&decision.waiting);
-        let next = tokio::time::timeout_at(deadline, running.next());
-        match next.await {
-            Err(_) => {
-                let unfinished = run.snapshot.busy.iter().map(ToString::to_string).collect();
-                break Outcome::TimedOut { unfinished };
-            }
-            Ok(Some(ended)) => run.take_in(ended).await?,
-            Ok(None) if *run.stop.borrow() => break Outcome::Stopped,
-            Ok(None) => break run.finish(&decision),
+        let turn = tokio::select! {
+            turn = run.turn(&mut running, deadline) => turn?,
+            lost = writer.keep() => return Err(lost.into()),
+        };
+        if let Some(outcome) = turn {
+            break outcome;
         }
     };
     drop(running);
+    writer.leave().await;
     Ok((outcome, run.snapshot, run.access))
 }
 
 impl<'a> Run<'a> {
+    async fn observe(
+        context: &'a Context,
+        options: &'a Options,
+        progress: &'a dyn Progress,
+        stop: Stop,
+    ) -> anyhow::Result<Self> {
+        let (mut snapshot, access) = observe(context, options.parallel).await?;
+        snapshot.removals = options.removals.clone();
+        Ok(Self { context, options, progress, snapshot, access, attempts: BTreeMap::new(), changes: 0, stop })
+    }
+
+    /// Begins what can be begun and waits until something ends; gives how the run ended, if it did.
+    async fn turn(
+        &mut self,
+        running: &mut Running<'a>,
+        deadline: tokio::time::Instant,
+    ) -> anyhow::Result<Option<Outcome>> {
+        let decision = decide(&self.snapshot);
+        let stopped = *self.stop.borrow();
+        for action in decision.actions.iter().filter(|_| !stopped) {
+            if running.len() < self.options.parallel {
+                running.push(self.start(action.clone()));
+            }
+        }
+        self.progress.waiting(&decision.waiting);
+        Ok(match tokio::time::timeout_at(deadline, running.next()).await {
+            Err(_) => {
+                let unfinished = self.snapshot.busy.iter().map(ToString::to_string).collect();
+                Some(Outcome::TimedOut { unfinished })
+            }
+            Ok(Some(ended)) => {
+                self.take_in(ended).await?;
+                None
+            }
+            Ok(None) if stopped => Some(Outcome::Stopped),
+            Ok(None) => Some(self.finish(&decision)),
+        })
+    }
+
     /// Begins an action; the snapshot knows that it is under way.
     fn start(&mut self, action: Action) -> LocalBoxFuture<'a, Ended> {
         match action.host() {

@@ -23,7 +23,7 @@ Example:
   kubectl --kubeconfig kubeconfig get nodes
 
 Exit codes: 0 all is as the document says, 1 failed, 3 some hosts are not (each has its reason), 4 out of time, \
-64 bad input, 130 interrupted.";
+5 someone else is at work, 64 bad input, 130 interrupted.";
 
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
@@ -43,17 +43,26 @@ pub(super) struct ApplyArguments {
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     max_delete: usize,
 
+    /// Go on although someone else seems to be at work; only if you know that it is dead.
+    #[arg(long)]
+    take_over: bool,
+
     /// Show progress as one JSON object per line.
     #[arg(long)]
     events: bool,
 }
 
 pub(super) async fn run(arguments: ApplyArguments, shared: &Shared, stop: Stop) -> anyhow::Result<u8> {
-    let ApplyArguments { document, timeout, parallel, max_delete, events } = arguments;
+    let ApplyArguments { document, timeout, parallel, max_delete, take_over, events } = arguments;
     let started = Instant::now();
     let context = document.context(shared).await?;
     let removals = Removals { limit: max_delete, ..Removals::default() };
-    let options = Options { timeout: Duration::from_secs(timeout * 60), parallel: parallel.into(), removals };
+    let options = Options {
+        timeout: Duration::from_secs(timeout * 60),
+        parallel: parallel.into(),
+        removals,
+        take_over,
+    };
     let progress = Lines::new(if events { Style::Json } else { Style::Text });
     let (outcome, snapshot, _) = apply::run(&context, &options, &progress, stop).await?;
     let seconds = started.elapsed().as_secs_f64();

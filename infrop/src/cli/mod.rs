@@ -21,7 +21,7 @@ use clap::{Parser, Subcommand, error::ErrorKind};
 use images::{cache::Cache, steps::Steps};
 use tracing_subscriber::EnvFilter;
 
-use crate::desired::Problems;
+use crate::{desired::Problems, writer};
 
 /// Everything done.
 const DONE: u8 = 0;
@@ -33,6 +33,8 @@ const CHANGES: u8 = 2;
 const BLOCKED: u8 = 3;
 /// Time was up.
 const TIMED_OUT: u8 = 4;
+/// Someone else is at work, or took over.
+const NOT_THE_WRITER: u8 = 5;
 /// The command line or other input is wrong; nothing was tried.
 const BAD_INPUT: u8 = 64;
 /// Stopped by ctrl-C or a termination signal.
@@ -114,7 +116,8 @@ pub fn run() -> ExitCode {
         }
         Err(error) => {
             eprintln!("infrop: {error:#}");
-            ExitCode::from(FAILED)
+            let held = matches!(error.downcast_ref(), Some(writer::Error::Held { .. }));
+            ExitCode::from(if held { NOT_THE_WRITER } else { FAILED })
         }
     }
 }

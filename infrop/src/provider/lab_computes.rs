@@ -27,6 +27,7 @@ use crate::{
     bootstrap::ssh::Access,
     cluster::Route,
     desired::{InfrastructureName, LabProvider, PoolName, ProviderName},
+    writer::{FileRecord, Record},
 };
 
 /// Where hosts see bundles.
@@ -253,6 +254,14 @@ impl Provider for LabComputes {
                 anyhow::Ok(Route::Port(lab.status().await?.api_port))
             };
             led.await.map_err(self.error("lead a port to the API"))
+        })
+    }
+
+    fn records<'a>(&'a self, _pool: &'a PoolName) -> LocalBoxFuture<'a, Result<Vec<Box<dyn Record>>, Error>> {
+        Box::pin(async {
+            // Beside the labs, for this one may not be there yet.
+            let file = self.means.store.root().join(".writers").join(format!("{}.json", self.lab));
+            Ok(vec![Box::new(FileRecord::new(file)) as Box<dyn Record>])
         })
     }
 

@@ -22,6 +22,7 @@ use crate::{
     bootstrap::ssh::Access,
     cluster::Route,
     desired::{PoolName, ProviderName},
+    writer::Record,
 };
 
 /// A compute at a provider.
@@ -155,6 +156,10 @@ pub trait Provider: fmt::Debug {
 
     /// Makes the way from here to the API at `address`, if one has to be made, and gives it.
     fn route(&self, address: SocketAddr) -> LocalBoxFuture<'_, Result<Route, Error>>;
+
+    /// Where the provider keeps who works on the infrastructure while there is no cluster that could. Control planes
+    /// are of `pool`.
+    fn records<'a>(&'a self, pool: &'a PoolName) -> LocalBoxFuture<'a, Result<Vec<Box<dyn Record>>, Error>>;
 
     /// What its hosts need.
     fn defaults(&self) -> &HostDefaults;

@@ -29,6 +29,7 @@ use crate::{
     },
     cluster::Route,
     desired::{InfrastructureName, PoolName, ProviderName, Software, Ssh, StaticHost, StaticProvider},
+    writer::{HostRecord, Record},
 };
 
 /// To write or remove a file.
@@ -324,6 +325,19 @@ impl Provider for StaticComputes {
 
     fn route(&self, _address: SocketAddr) -> LocalBoxFuture<'_, Result<Route, Error>> {
         Box::pin(async { Ok(Route::Endpoint) })
+    }
+
+    fn records<'a>(&'a self, pool: &'a PoolName) -> LocalBoxFuture<'a, Result<Vec<Box<dyn Record>>, Error>> {
+        Box::pin(async move {
+            // On every control plane that answers: two that work at once meet on at least one of them.
+            let mut records: Vec<Box<dyn Record>> = Vec::new();
+            for host in self.pools.get(pool).into_iter().flatten() {
+                if let Ok(remote) = self.remote(host).await {
+                    records.push(Box::new(HostRecord::new(remote)));
+                }
+            }
+            Ok(records)
+        })
     }
 
     fn defaults(&self) -> &HostDefaults {

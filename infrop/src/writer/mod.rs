@@ -13,7 +13,7 @@ use std::{fmt, time::Duration};
 use futures::future::LocalBoxFuture;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 pub use self::{file::FileRecord, lease::LeaseRecord, remote::HostRecord};
 use crate::random;
@@ -116,6 +116,8 @@ pub struct Holding {
     record: Box<dyn Record>,
     seen: Seen,
     entry: Entry,
+    /// When it was last written.
+    renewed: Instant,
 }
 
 impl Holding {
@@ -153,26 +155,24 @@ impl Holding {
             let now = Timestamp::now();
             let entry = Entry { holder: identity.to_owned(), renewed: now, since: now };
             if let Some(seen) = record.write(&seen, &entry).await.map_err(broken)? {
-                return Ok(Self { record, seen, entry });
+                return Ok(Self { record, seen, entry, renewed: Instant::now() });
             }
             // Someone was faster; it shows on the next look.
         }
     }
 
-    /// Renews until that is no longer possible; then the writer has to stop.
+    /// Renews until that is no longer possible; then the writer has to stop. It may be dropped and called again at any
+    /// moment.
     pub async fn keep(&mut self) -> Error {
-        let mut renewed = Instant::now();
+        let mut wake = self.renewed + RENEWAL;
         loop {
-            sleep(RENEWAL).await;
-            let entry = Entry { renewed: Timestamp::now(), ..self.entry.clone() };
-            match self.record.write(&self.seen, &entry).await {
-                Ok(Some(seen)) => {
-                    renewed = Instant::now();
-                    self.seen = seen;
-                }
-                Ok(None) => return self.lost().await,
+            sleep_until(wake).await;
+            wake = Instant::now() + RENEWAL;
+            match self.renew().await {
+                Ok(None) => {}
+                Ok(Some(lost)) => return lost,
                 // Away for a moment; others wait just as long before they take it.
-                Err(source) if renewed.elapsed() + RENEWAL > DURATION => {
+                Err(source) if self.renewed.elapsed() + RENEWAL > DURATION => {
                     return Error::Record { place: self.record.place(), source };
                 }
                 Err(error) => tracing::warn!(place = self.record.place(), "cannot renew: {error:#}"),
@@ -180,18 +180,30 @@ impl Holding {
         }
     }
 
-    async fn lost(&self) -> Error {
-        let place = self.record.place();
-        match self.record.read().await {
-            Ok(Seen { entry: Some(Entry { holder, since, .. }), .. }) => Error::Held { holder, since, place },
-            Ok(_) => Error::Record { place, source: anyhow::anyhow!("someone removed it") },
-            Err(source) => Error::Record { place, source },
+    /// Writes the record anew; gives the reason if it is someone else's.
+    async fn renew(&mut self) -> anyhow::Result<Option<Error>> {
+        let entry = Entry { renewed: Timestamp::now(), ..self.entry.clone() };
+        if let Some(seen) = self.record.write(&self.seen, &entry).await? {
+            self.renewed = Instant::now();
+            self.seen = seen;
+            return Ok(None);
         }
+        let place = self.record.place();
+        let seen = self.record.read().await?;
+        Ok(match seen.entry.clone() {
+            // A write of ours whose end we did not see.
+            Some(entry) if entry.holder == self.entry.holder => {
+                self.seen = seen;
+                None
+            }
+            Some(Entry { holder, since, .. }) => Some(Error::Held { holder, since, place }),
+            None => Some(Error::Record { place, source: anyhow::anyhow!("someone removed it") }),
+        })
     }
 
     /// Lets the next one in at once.
     pub async fn release(self) {
-        let nobody = Entry { holder: String::new(), ..self.entry };
+        let nobody = Entry { holder: String::new(), ..self.entry.clone() };
         if let Err(error) = self.record.write(&self.seen, &nobody).await {
             tracing::warn!(place = self.record.place(), "cannot give up: {error:#}");
         }

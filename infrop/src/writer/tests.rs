@@ -83,3 +83,19 @@ async fn of_two_at_once_one_comes_in() {
 fn no_two_processes_have_the_same_identity() {
     assert_ne!(identity().unwrap(), identity().unwrap());
 }
+
+#[tokio::test(start_paused = true)]
+async fn renewing_goes_on_however_often_it_is_interrupted() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut first = acquire(&directory, "a", false).await.unwrap();
+    let before = record(&directory).read().await.unwrap();
+    for _ in 0..20 {
+        let interrupted = tokio::time::timeout(RENEWAL / 4, first.keep()).await;
+        assert!(interrupted.is_err());
+    }
+    assert_ne!(record(&directory).read().await.unwrap(), before);
+    // A write whose end was not seen does not look like someone else's.
+    first.seen.version = "older".into();
+    assert!(first.renew().await.unwrap().is_none());
+    assert!(first.renew().await.unwrap().is_none());
+}

@@ -18,38 +18,13 @@ use tests::{
     api_server::is_running,
     holder::Holder,
     infrop, infrop_path,
-    lab::{TestLab, store, wait_for},
+    lab::{Clearing, TestLab, store, wait_for},
 };
 
 use super::LIMIT;
 
 /// With this argument the suite only holds a lab, for the case that kills it.
 pub(super) const HOLD: &str = "--hold-lab";
-
-/// Ends the labs in a directory also if the test is given up in the middle.
-pub(super) struct Clearing(tempfile::TempDir);
-
-impl Clearing {
-    pub(super) fn new() -> anyhow::Result<Self> {
-        Ok(Self(tempfile::tempdir()?))
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        self.0.path()
-    }
-}
-
-impl Drop for Clearing {
-    fn drop(&mut self) {
-        for name in Store::new(self.0.path()).list().unwrap_or_default() {
-            let mut destroy = std::process::Command::new(infrop_path().unwrap_or(Path::new("infrop")));
-            destroy.args(["lab", "destroy", name.as_str(), "--lab-dir"]).arg(self.0.path());
-            if !destroy.status().is_ok_and(|status| status.success()) {
-                eprintln!("the lab {name} in {} is left", self.0.path().display());
-            }
-        }
-    }
-}
 
 pub(super) async fn outlives_the_command() -> anyhow::Result<()> {
     let directory = Clearing::new()?;

@@ -16,10 +16,10 @@ use program::Program;
 use tests::{
     api_server::is_running,
     bundles, infrop_path,
-    lab::{BUNDLES, TestLab, host, wait_for},
+    lab::{BUNDLES, Clearing, TestLab, host, wait_for},
 };
 
-use super::ends::{Clearing, kill_supervisor};
+use super::ends::kill_supervisor;
 
 /// What a host has on this computer.
 #[derive(Debug)]

@@ -179,7 +179,7 @@ fn grow(snapshot: &Snapshot, index: usize, group: &Group, decision: &mut Decisio
     let names: Vec<NodeName> = match &group.spares {
         Spares::Numbered => (1..)
             .filter_map(|number: u32| format!("{prefix}{number}").parse().ok())
-            .filter(|name| !members.contains(name) && !coming.contains(name))
+            .filter(|name| !snapshot.hosts.contains_key(name) && !coming.contains(name))
             .take(missing)
             .collect(),
         Spares::Listed(spares) => {

@@ -7,7 +7,7 @@
 use std::{
     fs::{self, File},
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use super::{
@@ -52,6 +52,11 @@ impl Store {
     /// The store in `root`, which need not exist yet.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
+    }
+
+    /// Where it is.
+    pub fn root(&self) -> &Path {
+        &self.root
     }
 
     /// The labs there are, by name.
@@ -152,7 +157,8 @@ impl Store {
         let mut labs = Vec::new();
         for entry in entries {
             let path = entry.at("list", &self.root)?.path();
-            if path.is_dir() {
+            let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+            if path.is_dir() && !hidden {
                 labs.push(Paths::new(path));
             }
         }

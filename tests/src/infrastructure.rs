@@ -1,0 +1,171 @@
+//! An infrastructure under test: a document, and the real infrop that works on it.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Output, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context, ensure};
+use infrop::provider::lab::{Lab, Store};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use program::Program;
+use tokio::process::{Child, Command};
+
+use crate::{
+    bundles, infrop_path,
+    lab::{Clearing, keep_logs},
+    node_agent_path,
+};
+
+/// Longer than any bring-up on a busy machine.
+const LIMIT: Duration = Duration::from_mins(15);
+
+/// A document and its lab.
+#[derive(Debug)]
+pub struct Infrastructure {
+    labs: Clearing,
+    name: String,
+    document: PathBuf,
+    /// The network namespace infrop runs in, if not this computer's.
+    namespace: Option<PathBuf>,
+}
+
+/// How infrop ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its exit code.
+    pub code: i32,
+    /// What it said on stdout.
+    pub stdout: String,
+    /// What it said on stderr.
+    pub stderr: String,
+}
+
+impl Infrastructure {
+    /// Of a document's text, beside which the examples' manifests lie.
+    pub fn new(name: &str, text: &str) -> anyhow::Result<Self> {
+        let labs = Clearing::new()?;
+        let document = labs.path().join("infrastructure.yaml");
+        fs::write(&document, text)?;
+        let network = Path::new(env!("CARGO_MANIFEST_DIR")).join("../infrop/examples/lab-network.yaml");
+        fs::copy(network, labs.path().join("lab-network.yaml"))?;
+        Ok(Self { labs, name: name.to_owned(), document, namespace: None })
+    }
+
+    /// With infrop inside a network namespace, where hosts that are not a lab's computes are reached.
+    #[must_use]
+    pub fn inside(mut self, namespace: PathBuf) -> Self {
+        self.namespace = Some(namespace);
+        self
+    }
+
+    /// Runs a test on it. If that fails, journals of its hosts are kept and the error says where; its lab ends in any
+    /// case.
+    pub async fn with<T>(self, test: impl AsyncFnOnce(&Self) -> anyhow::Result<T>) -> anyhow::Result<T> {
+        let result = test(&self).await;
+        match (result, self.lab()) {
+            (Err(error), Ok(lab)) => {
+                let kept = keep_logs(&lab, &self.name).await;
+                let note = kept.map_or_else(
+                    |error| format!("journals could not be kept: {error:#}"),
+                    |directory| format!("journals and consoles are in {}", directory.display()),
+                );
+                Err(error.context(note))
+            }
+            (result, _) => result,
+        }
+    }
+
+    /// Replaces the document's text.
+    pub fn edit(&self, from: &str, to: &str) -> anyhow::Result<()> {
+        let text = fs::read_to_string(&self.document)?;
+        let new = text.replacen(from, to, 1);
+        ensure!(new != text, "the document has no {from:?}");
+        Ok(fs::write(&self.document, new)?)
+    }
+
+    /// Its lab, if it runs.
+    pub fn lab(&self) -> anyhow::Result<Lab> {
+        Ok(Lab::open(&Store::new(self.labs.path()), &self.name.parse()?)?)
+    }
+
+    /// Where its lab's files are.
+    pub fn lab_directory(&self) -> PathBuf {
+        self.labs.path().join(&self.name)
+    }
+
+    fn command(&self, words: &[&str]) -> anyhow::Result<Command> {
+        let infrop = infrop_path()?;
+        let mut command = match &self.namespace {
+            None => Command::new(infrop),
+            Some(namespace) => {
+                let mut option = std::ffi::OsString::from("--net=");
+                option.push(namespace);
+                let mut command = Command::new("nsenter");
+                command.arg(option).arg(infrop);
+                command
+            }
+        };
+        command.args(words).arg("--file").arg(&self.document);
+        command.env("INFROP_AGENT", node_agent_path()?).env("INFROP_LAB_DIR", self.labs.path());
+        command.env("INFROP_CACHE_DIR", bundles::cache()?.root());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        Ok(command)
+    }
+
+    /// Starts infrop; whoever has the child ends it.
+    pub fn start(&self, words: &[&str]) -> anyhow::Result<Child> {
+        self.command(words)?.spawn().context("cannot start infrop")
+    }
+
+    /// Runs infrop to its end.
+    pub async fn run(&self, words: &[&str]) -> anyhow::Result<Ended> {
+        let output = self.command(words)?.output();
+        let output = tokio::time::timeout(LIMIT, output).await.context("infrop did not end")??;
+        Ok(Ended::of(&output))
+    }
+
+    /// Runs infrop, which has to succeed; gives its stdout.
+    pub async fn insist(&self, words: &[&str]) -> anyhow::Result<String> {
+        let ended = self.run(words).await?;
+        ensure!(ended.code == 0, "infrop {} ended with {}: {}", words.join(" "), ended.code, ended.stderr);
+        Ok(ended.stdout)
+    }
+
+    /// The administrator's kubeconfig, as infrop prints it.
+    pub async fn kubeconfig(&self) -> anyhow::Result<String> {
+        self.insist(&["kubeconfig"]).await
+    }
+
+    /// A client with that kubeconfig.
+    pub async fn client(&self) -> anyhow::Result<kube::Client> {
+        // Only the first call of the process installs it; that one is ours or equal to ours.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let kubeconfig = Kubeconfig::from_yaml(&self.kubeconfig().await?)?;
+        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+        Ok(kube::Client::try_from(config)?)
+    }
+
+    /// Runs the bundle's kubectl on this computer with that kubeconfig.
+    pub async fn kubectl(&self, words: &[&str]) -> anyhow::Result<String> {
+        let file = self.labs.path().join("kubeconfig");
+        fs::write(&file, self.kubeconfig().await?)?;
+        let kubectl = Program::new(bundles::program("kubectl").await?).arg("--kubeconfig").arg(&file);
+        Ok(kubectl.args(words).run().await?)
+    }
+}
+
+impl Ended {
+    /// Of a process.
+    pub fn of(output: &Output) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Self {
+            // A signal has no code.
+            code: output.status.code().unwrap_or(-1),
+            stdout: text(&output.stdout),
+            stderr: text(&output.stderr),
+        }
+    }
+}

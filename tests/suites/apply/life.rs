@@ -1,0 +1,214 @@
+//! The life of a cluster: made, left alone, grown, shrunk, given back.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, ensure};
+use infrop::provider::lab::Lab;
+use k8s_openapi::api::core::v1::{Node, Secret};
+use kube::{Api, ResourceExt, api::ListParams};
+use serde_json::{Value, json};
+use tests::{
+    infrastructure::{Ended, Infrastructure},
+    lab::wait_for,
+};
+
+use super::document;
+
+const NAME: &str = "life";
+
+pub(crate) async fn whole() -> anyhow::Result<()> {
+    Infrastructure::new(NAME, &document(NAME, 2))?
+        .with(async |infrastructure| {
+            let planned = infrastructure.run(&["plan"]).await?;
+            ensure!(planned.code == 2 && planned.stdout.contains("create w-2"), "{planned:?}");
+            ensure!(infrastructure.lab().is_err(), "a plan made a lab");
+
+            let started = Instant::now();
+            two_at_once(infrastructure).await?;
+            eprintln!("from nothing to 1 + 2: {:.1} s", started.elapsed().as_secs_f64());
+            ready(infrastructure, &["cp-1", "w-1", "w-2"]).await?;
+            let shown = infrastructure.kubectl(&["get", "nodes", "--no-headers"]).await?;
+            ensure!(
+                shown.lines().count() == 3 && shown.lines().all(|line| line.contains(" Ready ")),
+                "{shown}"
+            );
+            nothing_is_left_lying(infrastructure).await?;
+            pods_reach_each_other(infrastructure).await?;
+            left_alone(infrastructure).await?;
+
+            infrastructure.edit("pool: w, nodes: 2", "pool: w, nodes: 4")?;
+            infrastructure.insist(&["apply"]).await?;
+            ready(infrastructure, &["cp-1", "w-1", "w-2", "w-3", "w-4"]).await?;
+
+            infrastructure.edit("pool: w, nodes: 4", "pool: w, nodes: 1")?;
+            // More than is allowed: nothing goes.
+            let refused = infrastructure.run(&["apply", "--max-delete", "2"]).await?;
+            ensure!(refused.code == 3 && refused.stderr.contains("--max-delete allows 2"), "{refused:?}");
+            ready(infrastructure, &["cp-1", "w-1", "w-2", "w-3", "w-4"]).await?;
+            infrastructure.insist(&["apply", "--max-delete", "3"]).await?;
+            ready(infrastructure, &["cp-1", "w-1"]).await?;
+            ensure!(hosts(&infrastructure.lab()?)? == ["cp-1", "w-1"], "computes are left");
+
+            let kept = infrastructure.run(&["destroy"]).await?;
+            ensure!(kept.code == 1 && kept.stderr.contains("--yes"), "{kept:?}");
+            infrastructure.insist(&["destroy", "--yes"]).await?;
+            ensure!(!infrastructure.lab_directory().exists(), "the lab is left");
+            Ok(())
+        })
+        .await
+}
+
+/// Two applies at once: one works, the other says who does.
+async fn two_at_once(infrastructure: &Infrastructure) -> anyhow::Result<()> {
+    let first = infrastructure.start(&["apply"])?;
+    let writers = infrastructure.lab_directory().with_file_name(".writers");
+    wait_for(Duration::from_secs(30), "the first is the writer", async || {
+        Ok(fs::read_dir(&writers).is_ok_and(|mut files| files.next().is_some()))
+    })
+    .await?;
+    let second = infrastructure.run(&["apply"]).await?;
+    ensure!(second.code == 5 && second.stderr.contains("is at work since"), "{second:?}");
+    let first = Ended::of(&first.wait_with_output().await?);
+    ensure!(first.code == 0, "{first:?}");
+    ensure!(first.stdout.contains("Done in"), "{first:?}");
+    Ok(())
+}
+
+fn hosts(lab: &Lab) -> anyhow::Result<Vec<String>> {
+    let mut names: Vec<String> = lab.definition()?.hosts.iter().map(|host| host.name.to_string()).collect();
+    names.sort();
+    Ok(names)
+}
+
+/// Just these Nodes are there, all Ready.
+async fn ready(infrastructure: &Infrastructure, names: &[&str]) -> anyhow::Result<()> {
+    let nodes = Api::<Node>::all(infrastructure.client().await?).list(&ListParams::default()).await?;
+    let is_ready = |node: &Node| {
+        let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+        conditions.is_some_and(|all| all.iter().any(|one| one.type_ == "Ready" && one.status == "True"))
+    };
+    let seen: BTreeSet<String> =
+        nodes.iter().filter(|node| is_ready(node)).map(ResourceExt::name_any).collect();
+    let all = nodes.items.len();
+    ensure!(
+        all == names.len() && seen.iter().map(String::as_str).eq(names.iter().copied()),
+        "{all}: {seen:?}"
+    );
+    Ok(())
+}
+
+/// Tokens and certificates that let hosts in are gone.
+async fn nothing_is_left_lying(infrastructure: &Infrastructure) -> anyhow::Result<()> {
+    let api = Api::<Secret>::namespaced(infrastructure.client().await?, "kube-system");
+    // That of `kubeadm init` lives for a minute.
+    wait_for(Duration::from_mins(2), "no token is left", async || {
+        let names: Vec<String> =
+            api.list(&ListParams::default()).await?.iter().map(ResourceExt::name_any).collect();
+        Ok(!names.iter().any(|name| name.starts_with("bootstrap-token-") || name == "kubeadm-certs"))
+    })
+    .await?;
+    let lab = infrastructure.lab()?;
+    for host in ["cp-1", "w-1"] {
+        let left = lab.ssh(&host.parse()?).arg("ls /run/infrop 2>/dev/null || true").run().await?;
+        ensure!(left.trim().is_empty(), "{host} has {left}");
+    }
+    Ok(())
+}
+
+/// CoreDNS answers from every host at its service address.
+async fn pods_reach_each_other(infrastructure: &Infrastructure) -> anyhow::Result<()> {
+    let words = ["-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=60s"];
+    infrastructure.kubectl(&words).await?;
+    let pods = [
+        "-n",
+        "kube-system",
+        "get",
+        "pods",
+        "-l",
+        "k8s-app=kube-dns",
+        "-o",
+        "jsonpath={.items[*].status.podIP}",
+    ];
+    let pods = infrastructure.kubectl(&pods).await?;
+    let lab = infrastructure.lab()?;
+    for host in ["cp-1", "w-1", "w-2"] {
+        for pod in pods.split_whitespace() {
+            let call = format!("curl --silent --fail --max-time 5 http://{pod}:8080/health");
+            ensure!(lab.ssh(&host.parse()?).arg(call).run().await? == "OK", "{pod} does not answer {host}");
+        }
+    }
+    Ok(())
+}
+
+/// A second apply changes nothing: the API server's audit log and the provider's log say so.
+async fn left_alone(infrastructure: &Infrastructure) -> anyhow::Result<()> {
+    audit(infrastructure).await?;
+    let lab = infrastructure.lab()?;
+    let log = "cat /var/log/kubernetes/audit.log";
+    let before = lab.ssh(&"cp-1".parse()?).arg(log).run().await?.lines().count();
+    let provider = |name: &str| fs::read_to_string(infrastructure.lab_directory().join(name));
+    let seen = (provider("supervisor.log")?, provider("lab.json")?);
+
+    let started = Instant::now();
+    let stdout = infrastructure.insist(&["apply"]).await?;
+    eprintln!("a second apply: {:.1} s", started.elapsed().as_secs_f64());
+    ensure!(stdout.contains("Nothing to do"), "{stdout}");
+    let planned = infrastructure.run(&["plan"]).await?;
+    ensure!(planned.code == 0, "{planned:?}");
+
+    ensure!(
+        (provider("supervisor.log")?, provider("lab.json")?) == seen,
+        "the provider was asked for something"
+    );
+    let events = lab.ssh(&"cp-1".parse()?).arg(log).run().await?;
+    let mut reads = 0;
+    for line in events.lines().skip(before) {
+        let event: Value = serde_json::from_str(line)?;
+        let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        if text("/user/username") != "kubernetes-admin" {
+            continue;
+        }
+        let reads_only = matches!(text("/verb"), "get" | "list" | "watch");
+        ensure!(reads_only, "it wrote: {line}");
+        reads += 1;
+    }
+    ensure!(reads > 0, "the audit log does not know of it");
+    Ok(())
+}
+
+/// Has the API server write an audit log, as an administrator would.
+async fn audit(infrastructure: &Infrastructure) -> anyhow::Result<()> {
+    const MANIFEST: &str = "/etc/kubernetes/manifests/kube-apiserver.yaml";
+    let lab = infrastructure.lab()?;
+    let ssh = || anyhow::Ok(lab.ssh(&"cp-1".parse()?));
+    let mut pod: Value = serde_yaml::from_str(&ssh()?.arg(format!("cat {MANIFEST}")).run().await?)?;
+    let command = pod.pointer_mut("/spec/containers/0/command").and_then(Value::as_array_mut);
+    command.context("no command")?.extend([
+        json!("--audit-policy-file=/var/log/kubernetes/policy.yaml"),
+        json!("--audit-log-path=/var/log/kubernetes/audit.log"),
+    ]);
+    let mounts = pod.pointer_mut("/spec/containers/0/volumeMounts").and_then(Value::as_array_mut);
+    mounts.context("no mounts")?.push(json!({ "name": "audit", "mountPath": "/var/log/kubernetes" }));
+    let volumes = pod.pointer_mut("/spec/volumes").and_then(Value::as_array_mut).context("no volumes")?;
+    volumes.push(json!({ "name": "audit", "hostPath": { "path": "/var/log/kubernetes", "type": "DirectoryOrCreate" } }));
+    let policy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{ level: Metadata }]\n";
+    let script = format!(
+        "mkdir -p /var/log/kubernetes\nprintf '{}' > /var/log/kubernetes/policy.yaml\ncat > /root/new\nmv /root/new {MANIFEST}",
+        policy.replace('\n', "\\n")
+    );
+    ssh()?.arg(script).stdin(serde_json::to_string(&pod)?).run().await?;
+    wait_for(Duration::from_mins(3), "the API server writes an audit log", async || {
+        let look = ssh()?.arg("test -s /var/log/kubernetes/audit.log").run().await;
+        Ok(look.is_ok() && infrastructure.client().await.is_ok())
+    })
+    .await?;
+    // Its other static pods restart their connections; Nodes stay Ready meanwhile.
+    wait_for(Duration::from_mins(2), "the API answers", async || {
+        Ok(infrastructure.run(&["plan"]).await?.code == 0)
+    })
+    .await
+}

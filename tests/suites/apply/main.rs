@@ -1,0 +1,41 @@
+//! `infrop apply`, as CI runs it: the real program, from a document to a cluster.
+
+mod kills;
+mod life;
+mod static_hosts;
+
+use std::{process::ExitCode, time::Duration};
+
+use tests::harness::{Case, Tier, suite};
+
+fn main() -> ExitCode {
+    suite([
+        Case::new(Tier::T4, "a_cluster_is_made_scaled_and_given_back", Duration::from_mins(20), life::whole),
+        Case::new(
+            Tier::T4,
+            "killed_at_random_moments_it_ends_the_same",
+            Duration::from_mins(20),
+            kills::killed,
+        ),
+        Case::new(
+            Tier::T4,
+            "static_hosts_with_faults_have_reasons_and_the_others_finish",
+            Duration::from_mins(20),
+            static_hosts::faults,
+        ),
+    ])
+}
+
+/// A document with one control plane and some workers of a lab.
+fn document(name: &str, workers: u16) -> String {
+    format!(
+        "apiVersion: infrop.caos.ch/v1alpha1\n\
+         kind: Infrastructure\n\
+         metadata: {{ name: {name} }}\n\
+         providers:\n  here:\n    lab:\n      pools: {{ cp: {{}}, w: {{}} }}\n\
+         cluster:\n  controlPlane: {{ provider: here, pool: cp, nodes: 1 }}\n  \
+         workers:\n  - {{ provider: here, pool: w, nodes: {workers} }}\n  \
+         networking: {{ manifests: [lab-network.yaml] }}\n\
+         software: {{ kubernetes: 1.37.1 }}\n"
+    )
+}

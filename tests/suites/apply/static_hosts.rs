@@ -1,0 +1,110 @@
+//! Hosts that are there, some with faults: those have their reason, the others finish.
+
+use std::fmt::Write as _;
+
+use anyhow::{Context, ensure};
+use infrop::provider::lab::Power;
+use tests::{
+    infrastructure::Infrastructure,
+    lab::{BUNDLES, TestLab},
+};
+
+const NAME: &str = "static";
+
+const HOSTS: [&str; 6] = ["cp1", "w1", "wrongkey", "off", "full", "noapt"];
+
+/// What such hosts need beside infrop's defaults: they are lab hosts, whose kernel is this computer's.
+const LAB: &str = "\
+  kubelet: { cgroupDriver: cgroupfs, failCgroupV1: false, failSwapOn: false, localStorageCapacityIsolation: false }
+  kubeProxy: { conntrack: { maxPerCore: 0, min: 0 } }
+  ignorePreflightErrors: [SystemVerification, FileContent--proc-sys-net-bridge-bridge-nf-call-iptables, Swap]
+";
+
+const CONTAINERD: &str = "\
+      version = 3
+      [plugins.'io.containerd.cri.v1.runtime']
+        restrict_oom_score_adj = true
+        [plugins.'io.containerd.cri.v1.runtime'.cni]
+          bin_dirs = ['/usr/lib/cni']
+        [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+          runtime_type = 'io.containerd.runc.v2'
+          [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+            SystemdCgroup = false
+      [plugins.'io.containerd.cri.v1.images'.pinned_images]
+        sandbox = 'registry.k8s.io/pause:3.10.2'
+";
+
+pub(crate) async fn faults() -> anyhow::Result<()> {
+    TestLab::with("static", &HOSTS, async |lab| {
+        // Room for nothing where the package is put first.
+        lab.run("full", "mkdir -p /var/lib/infrop; mount -t tmpfs -o size=1m none /var/lib/infrop").await?;
+        lab.run("noapt", &format!("mount -t tmpfs none {BUNDLES}/1.37.1/apt")).await?;
+        lab.power("off", Power::Cut).await?;
+        let namespace = lab.lab().network_namespace().await?;
+        let infrastructure = Infrastructure::new(NAME, &document(lab)?)?.inside(namespace);
+
+        // A key that no host knows: nobody is let in, and nothing is claimed to be free.
+        let key = lab.lab().directory().join("ssh/id_ed25519").display().to_string();
+        let other = lab.lab().directory().join("hosts/w1/upper/etc/ssh/ssh_host_ed25519_key");
+        let other = other.display().to_string();
+        infrastructure.edit(&key, &other)?;
+        let refused = infrastructure.run(&["apply"]).await?;
+        ensure!(refused.code == 3 && refused.stderr.contains("cp1 does not let us in"), "{refused:?}");
+        infrastructure.edit(&other, &key)?;
+
+        let ended = infrastructure.run(&["apply"]).await?;
+        ensure!(ended.code == 3, "{ended:?}");
+        let reason = |host: &str| {
+            let start = format!("infrop: {host}: ");
+            let line = ended.stderr.lines().find_map(|line| line.strip_prefix(&start));
+            line.with_context(|| format!("{host} has no reason in {}", ended.stderr))
+        };
+        ensure!(reason("wrongkey")?.contains("is not trusted"), "{}", reason("wrongkey")?);
+        ensure!(reason("off")?.contains("does not answer by ssh"), "{}", reason("off")?);
+        ensure!(reason("full")?.contains("No space left on device"), "{}", reason("full")?);
+        ensure!(reason("noapt")?.contains("gave up"), "{}", reason("noapt")?);
+        let nodes =
+            lab.run("cp1", "kubectl --kubeconfig /etc/kubernetes/admin.conf get nodes --no-headers").await?;
+        ensure!(nodes.lines().count() == 2 && nodes.lines().all(|line| line.contains(" Ready ")), "{nodes}");
+
+        // A host that someone else uses stays theirs.
+        lab.run("w1", "sed -i 's/static/other/' /var/lib/infrop/owner.json").await?;
+        let foreign = infrastructure.run(&["plan"]).await?;
+        ensure!(foreign.stdout.contains("belongs to the infrastructure other"), "{foreign:?}");
+        Ok(())
+    })
+    .await
+}
+
+fn document(lab: &TestLab) -> anyhow::Result<String> {
+    let definition = lab.lab().definition()?;
+    let mut pools = [("cp", String::new()), ("w", String::new())];
+    for host in &definition.hosts {
+        // The key of another is as wrong as any.
+        let known = if host.name.as_str() == "wrongkey" { definition.hosts.first() } else { Some(host) };
+        let key = known.map(|host| host.host_key.trim()).context("a lab without hosts")?;
+        let pool = usize::from(!host.name.as_str().starts_with("cp"));
+        if let Some((_, text)) = pools.get_mut(pool) {
+            let (name, address) = (&host.name, host.address);
+            let _ = writeln!(text, "        - {{ name: {name}, address: {address}, hostKeys: ['{key}'] }}");
+        }
+    }
+    let pools: String = pools.iter().map(|(name, hosts)| format!("        {name}:\n{hosts}")).collect();
+    let key = lab.lab().directory().join("ssh/id_ed25519");
+    Ok(format!(
+        "apiVersion: infrop.caos.ch/v1alpha1\n\
+         kind: Infrastructure\n\
+         metadata: {{ name: {NAME} }}\n\
+         providers:\n  rack:\n    static:\n      pools:\n{pools}\
+         cluster:\n  controlPlane: {{ provider: rack, pool: cp, nodes: 1 }}\n  \
+         workers:\n  - {{ provider: rack, pool: w, nodes: 5 }}\n  \
+         networking: {{ manifests: [lab-network.yaml] }}\n{LAB}\
+         software:\n  kubernetes: 1.37.1\n  bundle: {BUNDLES}/{{kubernetes}}\n  repositories:\n  \
+         - name: bundle\n    uri: file:{BUNDLES}/{{kubernetes}}/apt\n    suite: ./\n    \
+         keyFile: {BUNDLES}/{{kubernetes}}/apt/repository.asc\n  \
+         configuration:\n    kernel-modules: []\n    sysctl: {{ net.ipv4.ip_forward: '1' }}\n    \
+         containerd-config: |\n{CONTAINERD}\
+         ssh:\n  privateKey: {{ file: {} }}\n",
+        key.display()
+    ))
+}
