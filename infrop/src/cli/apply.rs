@@ -106,8 +106,12 @@ pub(super) async fn execute(
 ) -> anyhow::Result<u8> {
     let RunArguments { timeout, parallel, take_over, events } = *run;
     let started = Instant::now();
-    let timeout_after = Duration::from_secs(timeout * 60);
-    let options = Options { timeout: timeout_after, parallel: parallel.into(), removals, take_over };
+    let options = Options {
+        timeout: Duration::from_secs(timeout * 60),
+        parallel: parallel.into(),
+        removals,
+        take_over,
+    };
     let progress = Lines::new(if events { Style::Json } else { Style::for_people() });
     let (outcome, snapshot, _) = apply::run(context, &options, &progress, stop).await?;
     progress.end();

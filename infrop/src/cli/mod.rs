@@ -17,6 +17,8 @@ mod plan;
 mod progress;
 mod schema;
 mod status;
+#[cfg(test)]
+mod tests;
 mod validate;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -47,6 +49,10 @@ const INTERRUPTED: u8 = 130;
 
 /// Where labs are kept: system-wide, because machines and networks are.
 const DEFAULT_LABS: &str = "/var/lib/infrop/labs";
+
+/// What is logged unless INFROP_LOG says otherwise. kube reports every refused connection as an error, also those to an
+/// API server that is waited for; real ones are in our own errors.
+const LOG: &str = "warn,kube_client=off";
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 failed, 64 bad input (nothing was tried), 130 interrupted.
@@ -119,7 +125,7 @@ pub fn run() -> ExitCode {
         }
     };
     tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::try_from_env("INFROP_LOG").unwrap_or_else(|_| EnvFilter::new("warn")))
+        .with_env_filter(EnvFilter::try_from_env("INFROP_LOG").unwrap_or_else(|_| EnvFilter::new(LOG)))
         .with_writer(std::io::stderr)
         .init();
     match start(cli) {

@@ -169,14 +169,17 @@ async fn drain(arguments: DrainArguments, shared: &Shared) -> anyhow::Result<u8>
     let progress = Lines::new(Style::for_people());
     let what = format!("drain {name}");
     let work = async {
-        cluster::cordon(client, &name, DRAIN_MARK).await?;
+        let cordon = cluster::cordon(client, &name, DRAIN_MARK).await?;
         let limit = std::time::Duration::from_secs(timeout * 60);
         cluster::drain(client, &name, limit, &|why| progress.note(&name, &what, why)).await?;
-        Ok(())
+        Ok(cordon)
     };
-    progress.step(&name, what.clone(), work).await?;
-    let words = document.words();
-    say(format_args!("{name} is empty. `infrop node drain {name} {words} --undo` lets pods come again."))?;
+    let undo = match progress.step(&name, what.clone(), work).await? {
+        // It was cordoned before, by a person.
+        Cordon::Foreign => format!("kubectl uncordon {name}"),
+        Cordon::None | Cordon::Marked(_) => format!("infrop node drain {name} {} --undo", document.words()),
+    };
+    say(format_args!("{name} is empty. `{undo}` lets pods come again."))?;
     Ok(DONE)
 }
 

@@ -128,6 +128,7 @@ pub async fn wait_until_ready_in(
                 None => "there is no Node any more".to_owned(),
             },
             // The API server itself may be on this host, and refuses everyone for a moment when it starts.
+            Err(kube::Error::Api(status)) => format!("the API refuses to say: {}", status.message),
             Err(error) => format!("the API does not answer: {error}"),
         };
         if tokio::time::Instant::now() > deadline {

@@ -28,8 +28,8 @@ pub(crate) async fn killed() -> anyhow::Result<()> {
             check(infrastructure, &["cp-1", "w-1", "w-2"]).await?;
 
             infrastructure.edit("pool: w, nodes: 2", "pool: w, nodes: 1")?;
-            kill_after(infrastructure, &["apply"], random.below(4_000)).await?;
-            infrastructure.insist(&["apply"]).await?;
+            kill_after(infrastructure, &["apply", "--yes"], random.below(4_000)).await?;
+            infrastructure.insist(&["apply", "--yes"]).await?;
             same_cluster(infrastructure, &mut cluster).await?;
             check(infrastructure, &["cp-1", "w-1"]).await
         })

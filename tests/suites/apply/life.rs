@@ -45,11 +45,14 @@ pub(crate) async fn whole() -> anyhow::Result<()> {
             ready(infrastructure, &["cp-1", "w-1", "w-2", "w-3", "w-4"]).await?;
 
             infrastructure.edit("pool: w, nodes: 4", "pool: w, nodes: 1")?;
+            // Nobody agreed: nothing goes.
+            let refused = infrastructure.run(&["apply", "--max-delete", "3"]).await?;
+            ensure!(refused.code == 3 && refused.stderr.contains("--yes"), "{refused:?}");
             // More than is allowed: nothing goes.
-            let refused = infrastructure.run(&["apply", "--max-delete", "2"]).await?;
+            let refused = infrastructure.run(&["apply", "--max-delete", "2", "--yes"]).await?;
             ensure!(refused.code == 3 && refused.stderr.contains("--max-delete allows 2"), "{refused:?}");
             ready(infrastructure, &["cp-1", "w-1", "w-2", "w-3", "w-4"]).await?;
-            infrastructure.insist(&["apply", "--max-delete", "3"]).await?;
+            infrastructure.insist(&["apply", "--max-delete", "3", "--yes"]).await?;
             ready(infrastructure, &["cp-1", "w-1"]).await?;
             ensure!(hosts(&infrastructure.lab()?)? == ["cp-1", "w-1"], "computes are left");
 

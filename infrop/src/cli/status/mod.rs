@@ -13,7 +13,10 @@ use super::{
     infrastructure::DocumentArguments,
     output::{Output, print_json, say, table},
 };
-use crate::apply::{self, Agreed, Context, Removals, Role};
+use crate::{
+    apply::{self, Agreed, Context, Removals, Role},
+    writer::{Entry, LeaseRecord, Record},
+};
 
 const HELP: &str = "\
 Looks at providers, hosts and cluster, and changes nothing. REASON says what a node waits for, or what keeps it; SINCE is \
@@ -43,7 +46,7 @@ pub(super) async fn run(arguments: StatusArguments, shared: &Shared) -> anyhow::
     match output {
         Output::Json => print_json(&report)?,
         Output::Text => {
-            say(headline(&report))?;
+            say(headline(&report, Timestamp::now()))?;
             say(rows(&report.nodes, Timestamp::now()))?;
             for (subject, why) in &report.problems {
                 say(format_args!("{subject}: {why}"))?;
@@ -65,7 +68,7 @@ pub(super) async fn list(arguments: StatusArguments, shared: &Shared) -> anyhow:
 }
 
 async fn look(context: &Context) -> anyhow::Result<Report> {
-    let (mut snapshot, _) = apply::observe(context, 32).await?;
+    let (mut snapshot, access) = apply::observe(context, 32).await?;
     // What would be removed is shown as that, whatever a run would be allowed.
     snapshot.removals = Removals { limit: usize::MAX, agreed: Agreed::All, ..Removals::default() };
     let decision = apply::decide(&snapshot);
@@ -74,12 +77,17 @@ async fn look(context: &Context) -> anyhow::Result<Report> {
         .filter_map(|name| snapshot.hosts.get(name))
         .find(|host| snapshot.groups.get(host.group).is_some_and(|group| group.role == Role::ControlPlane));
     let endpoint = first.map(|host| context.endpoint(host.compute.address));
+    let writer = match &access {
+        Some(access) => LeaseRecord::new(access.client.clone()).read().await?.entry,
+        None => None,
+    };
+    let writer = writer.filter(|entry| !entry.holder.is_empty());
     let name = context.infrastructure.metadata.name.to_string();
-    Ok(report(name, endpoint, &snapshot, &decision, None))
+    Ok(report(name, endpoint, &snapshot, &decision, writer))
 }
 
 /// The cluster in one line.
-fn headline(report: &Report) -> String {
+fn headline(report: &Report, now: Timestamp) -> String {
     let Report { infrastructure, cluster, nodes, problems: _ } = report;
     let ClusterReport { endpoint, answers, problem, paused, writer } = cluster;
     let endpoint = endpoint.as_deref().unwrap_or("no endpoint yet");
@@ -93,7 +101,11 @@ fn headline(report: &Report) -> String {
         some if some == nodes.len() => "all nodes are paused".to_owned(),
         some => format!("{some} of {} nodes are paused", nodes.len()),
     };
-    let writer = writer.as_ref().map(|entry| format!("; {} is at work since {}", entry.holder, entry.since));
+    // One that was killed still stands there; its silence tells.
+    let writer = writer.as_ref().map(|Entry { holder, since, renewed }| {
+        let (since, heard) = (age(now.duration_since(*since)), age(now.duration_since(*renewed)));
+        format!("; {holder} has been at work for {since}, last heard of {heard} ago")
+    });
     format!("{infrastructure}: {endpoint}: {api}; {paused}{}", writer.unwrap_or_default())
 }
 
