@@ -33,6 +33,7 @@ fn host(text: &str, report: Option<Result<HostReport, String>>) -> Host {
 
 fn said(kubeadm: KubeadmState) -> HostReport {
     HostReport {
+        interfaces: std::collections::BTreeMap::new(),
         boot_id: "b".into(),
         owner: None,
         agent_package: None,
@@ -61,6 +62,7 @@ fn node(text: &str, ready: Result<(), String>, notes: &[(&str, &str)]) -> NodeVi
 
 fn snapshot(hosts: Vec<Host>, cluster: Cluster) -> Snapshot {
     let group = Group {
+        peers: None,
         provider: "here".parse().unwrap(),
         pool: "w".parse().unwrap(),
         role: Role::Worker,
