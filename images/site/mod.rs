@@ -5,7 +5,7 @@
 //! installs them.
 
 use std::{
-    fs,
+    fs, io,
     path::{Path, PathBuf},
 };
 
@@ -58,6 +58,27 @@ pub async fn ensure(cache: &Cache, steps: &Steps) -> Result<PathBuf, Error> {
         .await
 }
 
+/// The Debian versions of the packages that hosts are to be able to install, by name, in the repository that
+/// [`ensure`] gave.
+pub fn versions(repository: &Path) -> Result<Vec<(&'static str, String)>, Error> {
+    let path = repository.join("Packages");
+    let index = fs::read_to_string(&path).at("read", &path)?;
+    let version = |package| {
+        let missing = || io::Error::new(io::ErrorKind::InvalidData, format!("it does not list {package}"));
+        Ok((package, listed_version(&index, package).ok_or_else(missing).at("use", &path)?))
+    };
+    PACKAGES.into_iter().map(version).collect()
+}
+
+fn listed_version(index: &str, package: &str) -> Option<String> {
+    index.split("\n\n").find_map(|entry| {
+        let field = |name: &str| {
+            entry.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':').map(str::trim))
+        };
+        (field("Package") == Some(package)).then(|| field("Version")).flatten().map(str::to_owned)
+    })
+}
+
 async fn fill(directory: &Path, root: &Path, sources: &[String]) -> Result<(), Error> {
     let work = tempfile::tempdir_in(directory).at("create a directory in", directory)?;
     // A copy, because apt locks the directory that this is in, and the root is not to change.
@@ -84,4 +105,25 @@ fn packages(archives: &Path) -> Result<Vec<PathBuf>, Error> {
     }
     files.sort();
     Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_those_of_the_index() {
+        let index = "Package: libhaproxy\nVersion: 9\n\n\
+            Package: haproxy\nArchitecture: amd64\nVersion: 2.6.12-1+deb12u4\n\n\
+            Package: keepalived\nVersion: 1:2.2.7-1+b2\nDepends: haproxy\n";
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("Packages"), index).unwrap();
+        let versions = versions(directory.path()).unwrap();
+        assert_eq!(
+            versions,
+            [("haproxy", "2.6.12-1+deb12u4".to_owned()), ("keepalived", "1:2.2.7-1+b2".to_owned())]
+        );
+        fs::write(directory.path().join("Packages"), "Package: haproxy\nVersion: 1\n").unwrap();
+        assert!(super::versions(directory.path()).is_err());
+    }
 }

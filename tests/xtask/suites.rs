@@ -22,7 +22,7 @@ const HOST_SUITES: [&str; 6] =
     ["lab", "agent_package", "agent_host", "agent_cluster", "first_cluster", "apply"];
 
 /// The longest suites. They spend their minutes waiting for kubeadm, one after the other.
-const CLUSTER_SUITES: [&str; 3] = ["first_cluster", "agent_cluster", "apply"];
+const CLUSTER_SUITES: [&str; 2] = ["first_cluster", "agent_cluster"];
 
 /// The longest suite without hosts, which runs beside the others if there are no clusters to wait for.
 const LONGEST_QUICK_SUITE: [&str; 1] = ["agent_api"];

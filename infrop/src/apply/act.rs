@@ -151,15 +151,15 @@ impl Task<'_> {
 
     async fn deliver(&self, name: &NodeName) -> anyhow::Result<Found> {
         let host = self.host(name)?;
-        let group = self.snapshot.groups.get(host.group).context("a host of no group")?;
-        let delivery = self.context.delivery(&group.provider, name, host.compute.address)?;
+        let delivery = self.context.delivery(&self.snapshot, host)?;
+        let delivery = delivery.context("nobody knows yet what it is to have")?;
         agent::deliver(&*self.remote(host).await?, &delivery).await?;
         self.look(name).await
     }
 
     async fn await_initialized(&self, name: &NodeName) -> anyhow::Result<Found> {
         let host = self.host(name)?;
-        let (_, plan) = host.wanted.as_ref().context("nothing is wanted of it")?;
+        let Some(Ok((_, plan))) = &host.wanted else { bail!("nothing is wanted of it") };
         let deadline = Instant::now() + SOFTWARE_PATIENCE;
         let mut last = "its agent has not said anything".to_owned();
         loop {
@@ -192,7 +192,7 @@ impl Task<'_> {
         let host = self.host(name)?;
         let group = self.snapshot.groups.get(host.group).context("a host of no group")?;
         let registration = self.context.registration(host, group)?;
-        let init = InitConfiguration::new(registration, host.compute.address, Token::throwaway()?);
+        let init = InitConfiguration::new(registration, self.context.api_server(host), Token::throwaway()?);
         let mut parts = vec![serde_json::to_value(init)?];
         parts.extend(self.context.cluster_documents(host, group)?);
         kubeadm::start(&*self.remote(host).await?, Verb::Init, &documents(parts)?).await?;
@@ -233,7 +233,7 @@ impl Task<'_> {
         let mut join = JoinConfiguration::worker(discovery, self.context.registration(host, group)?);
         if let Some(key) = key {
             self.lay_down_certificates(first, key).await?;
-            join = join.as_control_plane(host.compute.address, key.expose());
+            join = join.as_control_plane(self.context.api_server(host), key.expose());
         }
         let config = documents([serde_json::to_value(join)?])?;
         kubeadm::start(&*self.remote(host).await?, Verb::Join, &config).await?;
@@ -243,7 +243,7 @@ impl Task<'_> {
     async fn lay_down_certificates(&self, first: &Host, key: &CertificateKey) -> anyhow::Result<()> {
         let group = self.snapshot.groups.get(first.group).context("a host of no group")?;
         let registration = self.context.registration(first, group)?;
-        let init = InitConfiguration::new(registration, first.compute.address, Token::throwaway()?)
+        let init = InitConfiguration::new(registration, self.context.api_server(first), Token::throwaway()?)
             .with_certificate_key(key.expose());
         let mut parts = vec![serde_json::to_value(init)?];
         parts.extend(self.context.cluster_documents(first, group)?);
@@ -341,7 +341,7 @@ impl Task<'_> {
 
     async fn await_ready(&self, name: &NodeName) -> anyhow::Result<Found> {
         let client = &self.access()?.client;
-        match cluster::wait_until_ready(client, name, READY_PATIENCE).await? {
+        match cluster::wait_until_ready(client, name, READY_PATIENCE, &*self.note).await? {
             Some(node) => match node.ready {
                 Ok(()) => self.look_at_cluster().await,
                 Err(why) => bail!("its Node is not Ready: {why}"),

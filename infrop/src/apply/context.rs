@@ -1,7 +1,7 @@
 //! What a run works with: the document, its providers, and what hosts are to be given.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, SocketAddr},
     path::Path,
     sync::Arc,
@@ -11,16 +11,17 @@ use anyhow::Context as _;
 use common::metadata::{self, Configuration, Hostname, Metadata, NodeName};
 use serde_json::{Map, Value, json};
 
-use super::snapshot::{Group, Host, Role};
+use super::snapshot::{Group, Host, Peers, Role, Snapshot};
 use crate::{
     bootstrap::{
         agent::{AgentPackage, Delivery},
-        kubeadm::{API_PORT, ClusterConfiguration, Networking, NodeRegistration, component},
+        endpoint::{self, Carried},
+        kubeadm::{API_PORT, ClusterConfiguration, LocalEndpoint, Networking, NodeRegistration, component},
         ssh::Connections,
     },
     cluster::Manifests,
     desired::{Infrastructure, PoolName, ProviderName},
-    provider::{HostDefaults, Pool, Provider, Spares},
+    provider::{EndpointDefaults, HostDefaults, Pool, Provider, Spares},
 };
 
 /// Objects every cluster of infrop has.
@@ -72,6 +73,11 @@ impl Context {
             found.map_or(Spares::Listed(Vec::new()), |pool| pool.spares.clone())
         };
         let planes = &cluster.control_plane;
+        let given = || {
+            let addresses = self.provider(&planes.provider).ok()?.addresses(&planes.pool)?;
+            Some(Peers::Given(addresses))
+        };
+        let peers = self.carried().map(|_| given().unwrap_or(Peers::Computes));
         let mut groups = vec![Group {
             provider: planes.provider.clone(),
             pool: planes.pool.clone(),
@@ -80,6 +86,7 @@ impl Context {
             labels: planes.labels.clone(),
             taints: planes.taints.clone(),
             spares: spares(&planes.provider, &planes.pool),
+            peers,
         }];
         groups.extend(cluster.workers.iter().map(|workers| Group {
             provider: workers.provider.clone(),
@@ -89,21 +96,61 @@ impl Context {
             labels: workers.labels.clone(),
             taints: (!workers.taints.is_empty()).then(|| workers.taints.clone()),
             spares: spares(&workers.provider, &workers.pool),
+            peers: None,
         }));
         groups
     }
 
-    /// What a host is to be given.
-    pub fn delivery(
-        &self,
-        provider: &ProviderName,
-        name: &NodeName,
-        address: IpAddr,
-    ) -> anyhow::Result<Delivery> {
-        let defaults = self.provider(provider)?.defaults();
-        let metadata = self.metadata(defaults, name, address)?;
+    /// The API's address, if the control planes carry it.
+    fn carried(&self) -> Option<Carried> {
+        self.infrastructure.cluster.endpoint.as_ref().and_then(Carried::of)
+    }
+
+    /// What a host is to be given; none before it said what it is and its peers are known.
+    pub fn delivery(&self, snapshot: &Snapshot, host: &Host) -> anyhow::Result<Option<Delivery>> {
+        let group = snapshot.groups.get(host.group).context("a host of no group")?;
+        let Some(report) = host.seen() else { return Ok(None) };
+        let defaults = self.provider(&group.provider)?.defaults();
+        let mut metadata = self.metadata(defaults, &host.compute.name, host.compute.address)?;
+        match (self.carried(), group.role) {
+            (None, _) => {}
+            (Some(_), Role::Worker) => {
+                metadata.software.retain(|name, _| !endpoint::SOFTWARE.contains(&name.as_str()));
+            }
+            (Some(carried), Role::ControlPlane) => {
+                let Some(peers) = snapshot.peers(host.group) else { return Ok(None) };
+                let address = host.compute.address;
+                let interface = report.interfaces.get(&address).with_context(|| {
+                    format!("none of its interfaces has {address}, so it cannot carry the API's address")
+                })?;
+                self.add_endpoint(&mut metadata, defaults, carried, &peers, interface);
+            }
+        }
         let settings = json!({ "kubeadm": { "ignorePreflightErrors": self.ignored_checks(defaults) } });
-        Delivery::new(self.package.clone(), serde_yaml::to_string(&settings)?, &metadata)
+        let settings = serde_yaml::to_string(&settings)?;
+        Ok(Some(Delivery::new(self.package.clone(), settings, &metadata)?))
+    }
+
+    /// What a control plane needs to carry the API's address.
+    fn add_endpoint(
+        &self,
+        metadata: &mut Metadata,
+        defaults: &HostDefaults,
+        carried: Carried,
+        peers: &BTreeSet<IpAddr>,
+        interface: &str,
+    ) {
+        let EndpointDefaults { versions, repositories } = &defaults.endpoint;
+        for (name, version) in versions {
+            metadata.software.entry(name.clone()).or_insert_with(|| version.clone());
+        }
+        let named = &self.infrastructure.software.repositories;
+        let ours = repositories.iter().filter(|ours| named.iter().all(|other| other.name != ours.name));
+        metadata.repositories.extend(ours.cloned());
+        let configuration = &mut metadata.configuration;
+        configuration.haproxy_config = Some(carried.haproxy(peers));
+        configuration.keepalived_config =
+            configuration.hostname.as_ref().map(|host| carried.keepalived(host.address, interface));
     }
 
     fn metadata(
@@ -156,6 +203,12 @@ impl Context {
             Some(endpoint) => format!("{}:{}", endpoint.host, endpoint.port),
             None => SocketAddr::new(first, API_PORT).to_string(),
         }
+    }
+
+    /// Where the API server of a control plane listens.
+    pub fn api_server(&self, host: &Host) -> LocalEndpoint {
+        let port = self.carried().map_or(API_PORT, Carried::api_server_port);
+        LocalEndpoint::new(host.compute.address, port)
     }
 
     /// Where the API is for us, if `first` is a control plane; with a name as endpoint, on that control plane.

@@ -29,19 +29,7 @@ pub async fn observe(context: &Context, parallel: usize) -> anyhow::Result<(Snap
     for (index, group) in groups.iter().enumerate() {
         let pool = pools.iter().find(|pool| pool.provider == group.provider && pool.name == group.pool);
         for compute in pool.map(|pool| pool.computes.as_slice()).unwrap_or_default() {
-            let host = new_host(context, group, index, compute.clone())?;
-            hosts.insert(compute.name.clone(), host);
-        }
-    }
-    let looks = hosts.values().filter(|host| is_ours_and_on(host)).map(|host| async {
-        let report = look(context, &groups, host).await;
-        (host.compute.name.clone(), report.map_err(|error| error.to_string()))
-    });
-    let reports: Vec<_> =
-        stream::iter(looks.collect::<Vec<_>>()).buffer_unordered(parallel.max(1)).collect().await;
-    for (name, report) in reports {
-        if let Some(host) = hosts.get_mut(&name) {
-            host.report = Some(report);
+            hosts.insert(compute.name.clone(), new_host(index, compute.clone()));
         }
     }
     let mut snapshot = Snapshot {
@@ -56,6 +44,15 @@ pub async fn observe(context: &Context, parallel: usize) -> anyhow::Result<(Snap
         kubeadm_failures: BTreeMap::new(),
         removals: Removals::default(),
     };
+    let looks = snapshot.hosts.values().filter(|host| is_ours_and_on(host)).map(|host| async {
+        let report = look(context, &snapshot.groups, host).await;
+        (host.compute.name.clone(), report.map_err(|error| error.to_string()))
+    });
+    let reports: Vec<_> =
+        stream::iter(looks.collect::<Vec<_>>()).buffer_unordered(parallel.max(1)).collect().await;
+    for (name, report) in reports {
+        take_report(context, &mut snapshot, &name, report);
+    }
     let (cluster, access) = look_at_cluster(context, &snapshot).await;
     snapshot.cluster = cluster;
     Ok((snapshot, access))
@@ -66,9 +63,58 @@ fn is_ours_and_on(host: &Host) -> bool {
 }
 
 /// A compute that was not asked yet.
-pub fn new_host(context: &Context, group: &Group, index: usize, compute: Compute) -> anyhow::Result<Host> {
-    let delivery = context.delivery(&group.provider, &compute.name, compute.address)?;
-    Ok(Host { compute, group: index, report: None, wanted: Some((delivery.digest, delivery.plan)) })
+fn new_host(group: usize, compute: Compute) -> Host {
+    Host { compute, group, report: None, wanted: None }
+}
+
+/// Notes what a host said, and what it is to have because of that.
+pub fn take_report(
+    context: &Context,
+    snapshot: &mut Snapshot,
+    name: &NodeName,
+    report: Result<HostReport, String>,
+) {
+    let Some(host) = snapshot.hosts.get_mut(name) else { return };
+    host.report = Some(report);
+    want(context, snapshot, name);
+}
+
+/// Notes a compute that is new, or was switched on.
+pub fn take_compute(context: &Context, snapshot: &mut Snapshot, group: usize, compute: Compute) {
+    snapshot.hosts.insert(compute.name.clone(), new_host(group, compute));
+    take_peers(context, snapshot, group);
+}
+
+/// Notes that a compute is no more.
+pub fn take_end(context: &Context, snapshot: &mut Snapshot, name: &NodeName) {
+    if let Some(host) = snapshot.hosts.remove(name) {
+        take_peers(context, snapshot, host.group);
+    }
+}
+
+/// The hosts of a group are others: those who have to know each other are to have something else.
+///
+/// What is delivered to a node that is in the cluster already is there for its next rollout, which is what changes
+/// software on nodes.
+fn take_peers(context: &Context, snapshot: &mut Snapshot, group: usize) {
+    if snapshot.groups.get(group).is_none_or(|group| group.peers.is_none()) {
+        return;
+    }
+    let members = snapshot.hosts.iter().filter(|(_, host)| host.group == group);
+    for name in members.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
+        want(context, snapshot, &name);
+    }
+}
+
+fn want(context: &Context, snapshot: &mut Snapshot, name: &NodeName) {
+    let Some(host) = snapshot.hosts.get(name) else { return };
+    let wanted = match context.delivery(snapshot, host) {
+        Ok(delivery) => delivery.map(|delivery| Ok((delivery.digest, delivery.plan))),
+        Err(error) => Some(Err(format!("{error:#}"))),
+    };
+    if let Some(host) = snapshot.hosts.get_mut(name) {
+        host.wanted = wanted;
+    }
 }
 
 /// Asks one host.

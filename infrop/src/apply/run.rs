@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
 use futures::{StreamExt, future::LocalBoxFuture, stream::FuturesUnordered};
 use tokio::sync::watch;
 
@@ -13,7 +13,7 @@ use super::{
     act::{Found, Task},
     context::Context,
     decide::{Action, Decision, decide},
-    observe::{look_at_cluster, new_host, observe},
+    observe::{look_at_cluster, observe, take_compute, take_end, take_report},
     progress::{Event, Progress, Stage},
     snapshot::{Cluster, Removals, Role, Snapshot},
     write::Writer,
@@ -236,9 +236,7 @@ impl<'a> Run<'a> {
                     (_, Some(group)) => group,
                     _ => return Ok(()),
                 };
-                let group = self.snapshot.groups.get(index).context("a group that is not there")?;
-                let host = new_host(self.context, group, index, compute)?;
-                self.snapshot.hosts.insert(host.compute.name.clone(), host);
+                take_compute(self.context, &mut self.snapshot, index, compute);
             }
             Found::Host(report) => {
                 let Some(name) = action.host() else { return Ok(()) };
@@ -248,9 +246,7 @@ impl<'a> Run<'a> {
                     *self.snapshot.kubeadm_failures.entry(name.clone()).or_default() += 1;
                 }
                 let joined = report.kubeadm == KubeadmState::Done && ran_kubeadm(action);
-                if let Some(host) = self.snapshot.hosts.get_mut(name) {
-                    host.report = Some(Ok(*report));
-                }
+                take_report(self.context, &mut self.snapshot, name, Ok(*report));
                 if joined {
                     let (cluster, access) = look_at_cluster(self.context, &self.snapshot).await;
                     self.take_cluster(cluster, access);
@@ -258,7 +254,7 @@ impl<'a> Run<'a> {
             }
             Found::Gone => {
                 let Some(name) = action.host() else { return Ok(()) };
-                self.snapshot.hosts.remove(name);
+                take_end(self.context, &mut self.snapshot, name);
                 self.snapshot.removals.done += 1;
                 self.snapshot.removals.replace.remove(name);
                 let (cluster, access) = look_at_cluster(self.context, &self.snapshot).await;

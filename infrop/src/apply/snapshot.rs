@@ -1,6 +1,9 @@
 //! What is, beside what is wanted: all that a decision is made of.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use common::{metadata::NodeName, plan::PlanId};
 
@@ -8,7 +11,7 @@ use crate::{
     bootstrap::host::HostReport,
     cluster::NodeView,
     desired::{PoolName, ProviderName, Taint},
-    provider::{Compute, Spares},
+    provider::{Compute, Ownership, Spares},
 };
 
 /// What a group of hosts is for.
@@ -37,6 +40,17 @@ pub struct Group {
     pub taints: Option<Vec<Taint>>,
     /// What the pool could still give.
     pub spares: Spares,
+    /// Whom its hosts lead calls to, if they carry the API's address.
+    pub peers: Option<Peers>,
+}
+
+/// All hosts of a group, as each of them has to know them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Peers {
+    /// Known ahead, spares included.
+    Given(BTreeSet<IpAddr>),
+    /// The computes there are, once there are as many as wanted.
+    Computes,
 }
 
 /// A compute, and what is known of the host on it.
@@ -48,8 +62,9 @@ pub struct Host {
     pub group: usize,
     /// What it says of itself; none before it was asked, an error's text if it did not answer.
     pub report: Option<Result<HostReport, String>>,
-    /// What it is to have: the digest of a delivery, and the plan in it.
-    pub wanted: Option<(String, PlanId)>,
+    /// What it is to have: the digest of a delivery, and the plan in it. None before it said what it is and its peers
+    /// are known, an error's text if nothing can be made for it.
+    pub wanted: Option<Result<(String, PlanId), String>>,
 }
 
 impl Host {
@@ -112,6 +127,23 @@ pub struct Snapshot {
     pub kubeadm_failures: BTreeMap<NodeName, u32>,
     /// What may be taken away.
     pub removals: Removals,
+}
+
+impl Snapshot {
+    /// The addresses that hosts of a group lead calls to; none before all are known, or if they lead nowhere.
+    pub fn peers(&self, group: usize) -> Option<BTreeSet<IpAddr>> {
+        let Group { count, peers, .. } = self.groups.get(group)?;
+        match peers.as_ref()? {
+            Peers::Given(addresses) => Some(addresses.clone()),
+            Peers::Computes => {
+                let members = self.hosts.values().filter(|host| {
+                    host.group == group && !matches!(host.compute.ownership, Ownership::Foreign(_))
+                });
+                let addresses: BTreeSet<IpAddr> = members.map(|host| host.compute.address).collect();
+                (addresses.len() >= *count).then_some(addresses)
+            }
+        }
+    }
 }
 
 /// What a run may take away.

@@ -21,6 +21,8 @@ const INSTALL_LIMIT: Duration = Duration::from_mins(10);
 #[derive(Debug, Clone)]
 pub struct AgentPackage {
     bytes: Arc<Vec<u8>>,
+    /// Of the bytes, made once: there is a delivery for each host.
+    digest: [u8; 32],
     /// The version of the agent in it.
     pub version: String,
 }
@@ -29,7 +31,8 @@ impl AgentPackage {
     /// Reads the package at `path`.
     pub fn read(path: &Path, version: &str) -> Result<Self, (PathBuf, std::io::Error)> {
         let bytes = std::fs::read(path).map_err(|error| (path.to_owned(), error))?;
-        Ok(Self { bytes: Arc::new(bytes), version: version.to_owned() })
+        let digest = Sha256::digest(&bytes).into();
+        Ok(Self { bytes: Arc::new(bytes), digest, version: version.to_owned() })
     }
 }
 
@@ -52,7 +55,7 @@ impl Delivery {
         let metadata = serde_yaml::to_string(metadata)?;
         let mut hash = Sha256::new();
         // The package by its own hash, so that no part can pass for the end of another.
-        hash.update(Sha256::digest(package.bytes.as_slice()));
+        hash.update(package.digest);
         hash.update(Sha256::digest(settings.as_bytes()));
         hash.update(Sha256::digest(metadata.as_bytes()));
         let digest = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();

@@ -1,6 +1,6 @@
 //! What a host says of itself: one script, one answer.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use common::{metadata::InitializedMark, state::State};
@@ -47,6 +47,8 @@ pub struct HostReport {
     pub joined: bool,
     /// Whether it runs an API server.
     pub control_plane: bool,
+    /// Its addresses, and the interface that has each.
+    pub interfaces: BTreeMap<IpAddr, String>,
 }
 
 /// What kubeadm did on a host, at infrop's request.
@@ -82,7 +84,8 @@ fn script() -> String {
              {{ journalctl --unit={UNIT} --output=cat --lines=15 --no-pager || true; }} | say log\n\
          fi\n\
          if test -e /etc/kubernetes/kubelet.conf; then echo yes | say joined; fi\n\
-         if test -e /etc/kubernetes/manifests/kube-apiserver.yaml; then echo yes | say controlplane; fi\n"
+         if test -e /etc/kubernetes/manifests/kube-apiserver.yaml; then echo yes | say controlplane; fi\n\
+         {{ ip -oneline address show scope global 2>/dev/null || true; }} | say addresses\n"
     )
 }
 
@@ -130,7 +133,16 @@ fn parse(text: &str) -> Result<HostReport, String> {
         kubeadm,
         joined: answers.contains_key("joined"),
         control_plane: answers.contains_key("controlplane"),
+        interfaces: get("addresses").unwrap_or_default().lines().filter_map(interface).collect(),
     })
+}
+
+/// Of a line such as `2: eth0    inet 192.0.2.11/24 brd 192.0.2.255 scope global eth0\ …`.
+fn interface(line: &str) -> Option<(IpAddr, String)> {
+    let mut words = line.split_whitespace().skip(1);
+    let (name, _family, address) = (words.next()?, words.next()?, words.next()?);
+    let address = address.split('/').next()?.parse().ok()?;
+    Some((address, name.to_owned()))
 }
 
 fn json<T: serde::de::DeserializeOwned>(name: &str, text: Option<String>) -> Result<Option<T>, String> {
@@ -170,6 +182,18 @@ mod tests {
             pairs.extend(marks.iter().map(|mark| (*mark, "init")));
             assert_eq!(parse(&say(&pairs)).unwrap().kubeadm, expected, "{marks:?} {unit}");
         }
+    }
+
+    #[test]
+    fn the_interface_of_each_address_is_known() {
+        let text = "2: host0    inet 10.88.0.11/24 brd 10.88.0.255 scope global host0\\       valid_lft forever\n\
+            2: host0    inet 10.88.0.5/32 scope global host0\\       valid_lft forever\n\
+            5: tun0    inet 192.0.2.1 peer 192.0.2.2/32 scope global tun0\\       valid_lft forever\n\
+            6: eth1    inet6 2001:db8::1/64 scope global \\       valid_lft forever\n";
+        let report = parse(&say(&[("boot", "b"), ("addresses", text)])).unwrap();
+        let interfaces =
+            report.interfaces.iter().map(|(address, name)| format!("{address} {name}")).collect::<Vec<_>>();
+        assert_eq!(interfaces, ["10.88.0.5 host0", "10.88.0.11 host0", "192.0.2.1 tun0", "2001:db8::1 eth1"]);
     }
 
     #[test]

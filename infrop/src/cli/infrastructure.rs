@@ -11,14 +11,14 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use images::{
     kubernetes::{self, Bundle, Request, Wish},
-    node,
+    node, site,
 };
 use program::Program;
 
 use super::{DEFAULT_LABS, Shared};
 use crate::{
     apply::Context,
-    bootstrap::{agent::AgentPackage, ssh::Connections},
+    bootstrap::{agent::AgentPackage, endpoint::Carried, ssh::Connections},
     desired::{self, Infrastructure, Provider as Wanted, SecretReference, Ssh},
     provider::{
         Provider,
@@ -79,7 +79,12 @@ impl DocumentArguments {
                 Wanted::Lab(wanted) => {
                     let owner = infrastructure.metadata.name.clone();
                     let (means, bundle) = self.lab_means(&infrastructure, shared).await?;
-                    Box::new(LabComputes::new(name.clone(), owner, wanted, means, bundle)?)
+                    let endpoint = infrastructure.cluster.endpoint.as_ref();
+                    let site = match endpoint.and_then(Carried::of) {
+                        Some(_) => Some(site::ensure(&shared.cache, &shared.steps).await?),
+                        None => None,
+                    };
+                    Box::new(LabComputes::new(name.clone(), owner, wanted, means, bundle, site)?)
                 }
                 Wanted::Static(wanted) => {
                     let owner = infrastructure.metadata.name.clone();

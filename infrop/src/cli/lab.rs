@@ -202,6 +202,7 @@ pub(super) async fn run(arguments: LabArguments, shared: &Shared) -> anyhow::Res
             }
         }
         LabCommand::Start { name } => {
+            lab::raise_limits(&shared.steps);
             let start = async {
                 let lab = Lab::start(&store, &name).await?;
                 for host in lab.definition()?.hosts {

@@ -75,11 +75,12 @@ pub async fn list(client: &kube::Client) -> Result<BTreeMap<NodeName, NodeView>,
     Ok(nodes.iter().filter_map(NodeView::new).map(|node| (node.name.clone(), node)).collect())
 }
 
-/// Waits until a Node is Ready; gives it as it last was after `limit`.
+/// Waits until a Node is Ready; gives it as it last was after `limit`. `note` hears why it is not.
 pub async fn wait_until_ready(
     client: &kube::Client,
     name: &NodeName,
     limit: Duration,
+    note: &dyn Fn(String),
 ) -> Result<Option<NodeView>, Error> {
     let api = Api::<Node>::all(client.clone());
     let deadline = tokio::time::Instant::now() + limit;
@@ -92,6 +93,10 @@ pub async fn wait_until_ready(
                 if ready || tokio::time::Instant::now() > deadline {
                     return Ok(node);
                 }
+                note(match node.map(|node| node.ready) {
+                    Some(Err(why)) => why,
+                    _ => "its kubelet has not registered a Node".to_owned(),
+                });
             }
             // A control plane that grows does not answer for a while.
             Err(error) if error.is_silence() && tokio::time::Instant::now() < deadline => {}

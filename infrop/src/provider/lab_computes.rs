@@ -1,7 +1,7 @@
 //! Lab hosts as computes: one lab per infrastructure, of the same name, on this computer.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
 };
@@ -11,15 +11,17 @@ use common::metadata::{Configuration, Key, NodeName, Repository};
 use futures::future::LocalBoxFuture;
 use images::{
     kubernetes::{Bundle, Manifest},
+    repository::KEY_FILE,
+    site,
     steps::Steps,
 };
 use serde_json::{Map, Value, json};
 use tokio::sync::Mutex;
 
 use super::{
-    Compute, Error, HostDefaults, Ownership, Pool, Power, Provider, Spares,
+    Compute, EndpointDefaults, Error, HostDefaults, Ownership, Pool, Power, Provider, Spares,
     defaults::{Containerd, images, pause},
-    lab::{self, Lab, LabName, Lifetime, Plan, Store},
+    lab::{self, Lab, LabName, Lifetime, Plan, SITE, Store},
 };
 use crate::{
     bootstrap::ssh::Access,
@@ -53,6 +55,8 @@ pub struct LabComputes {
     pools: BTreeSet<PoolName>,
     means: Means,
     bundle: Bundle,
+    /// Packages that carry the API's address, if control planes do.
+    site: Option<PathBuf>,
     defaults: HostDefaults,
     /// Making the lab, or starting it, is done by one at a time.
     making: Mutex<()>,
@@ -66,11 +70,13 @@ impl LabComputes {
         wanted: &LabProvider,
         means: Means,
         bundle: Bundle,
+        site: Option<PathBuf>,
     ) -> anyhow::Result<Self> {
         let lab = owner.as_str().parse()?;
-        let defaults = defaults(bundle.manifest())?;
+        let endpoint = site.as_deref().map(endpoint_defaults).transpose()?.unwrap_or_default();
+        let defaults = HostDefaults { endpoint, ..defaults(bundle.manifest())? };
         let pools = wanted.pools.keys().cloned().collect();
-        Ok(Self { provider, owner, lab, pools, means, bundle, defaults, making: Mutex::default() })
+        Ok(Self { provider, owner, lab, pools, means, bundle, site, defaults, making: Mutex::default() })
     }
 
     fn error(&self, what: impl Into<String>) -> impl FnOnce(anyhow::Error) -> Error {
@@ -99,6 +105,7 @@ impl LabComputes {
     async fn ensure(&self) -> anyhow::Result<Lab> {
         let _making = self.making.lock().await;
         let Means { store, root, infrop, steps } = &self.means;
+        lab::raise_limits(steps);
         let lab = match self.find()? {
             Some(summary) if summary.running => Lab::open(store, &self.lab)?,
             Some(_) => Lab::start(store, &self.lab).await?,
@@ -115,6 +122,9 @@ impl LabComputes {
             }
         };
         lab.offer(&self.bundle.manifest().kubernetes.to_string(), self.bundle.path()).await?;
+        if let Some(site) = &self.site {
+            lab.offer(SITE, site).await?;
+        }
         Ok(lab)
     }
 
@@ -165,6 +175,10 @@ impl Provider for LabComputes {
             };
             Ok(self.pools.iter().map(pool).collect())
         })
+    }
+
+    fn addresses(&self, _pool: &PoolName) -> Option<BTreeSet<IpAddr>> {
+        None
     }
 
     fn create<'a>(
@@ -298,7 +312,25 @@ fn defaults(bundle: &Manifest) -> anyhow::Result<HostDefaults> {
         repositories: vec![repository],
         bundle: Some(format!("{BUNDLES}/{{kubernetes}}").parse()?),
         configuration,
+        endpoint: EndpointDefaults::default(),
     })
+}
+
+/// What control planes of a lab need to carry the API's address, from the packages in `site`.
+fn endpoint_defaults(site: &Path) -> anyhow::Result<EndpointDefaults> {
+    let path = format!("{BUNDLES}/{SITE}");
+    let repository = Repository {
+        name: SITE.parse()?,
+        uri: format!("file:{path}").parse()?,
+        suite: "./".parse()?,
+        components: Vec::new(),
+        key: Key::KeyFile(format!("{path}/{KEY_FILE}").parse()?),
+    };
+    let mut versions = BTreeMap::new();
+    for (name, version) in site::versions(site)? {
+        versions.insert(name.parse()?, version.parse()?);
+    }
+    Ok(EndpointDefaults { versions, repositories: vec![repository] })
 }
 
 fn fields(value: Value) -> Map<String, Value> {

@@ -6,7 +6,7 @@ pub mod lab_computes;
 pub mod static_computes;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     net::{IpAddr, SocketAddr},
 };
@@ -101,6 +101,17 @@ pub struct HostDefaults {
     pub bundle: Option<Template>,
     /// Contents.
     pub configuration: Configuration,
+    /// What control planes that carry the API's address need beside that.
+    pub endpoint: EndpointDefaults,
+}
+
+/// What hosts need to carry the API's address.
+#[derive(Debug, Clone, Default)]
+pub struct EndpointDefaults {
+    /// Versions of what carries it.
+    pub versions: BTreeMap<SoftwareName, SoftwareVersion>,
+    /// Where that comes from.
+    pub repositories: Vec<Repository>,
 }
 
 /// What a provider cannot do, and why.
@@ -120,6 +131,9 @@ pub struct Error {
 pub trait Provider: fmt::Debug {
     /// Its pools and computes as they are. Changes nothing.
     fn observe(&self) -> LocalBoxFuture<'_, Result<Vec<Pool>, Error>>;
+
+    /// Addresses of all hosts that a pool has or could give; none if that is only known of computes that are there.
+    fn addresses(&self, pool: &PoolName) -> Option<BTreeSet<IpAddr>>;
 
     /// Makes a compute ours.
     fn create<'a>(

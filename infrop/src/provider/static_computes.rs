@@ -2,9 +2,9 @@
 //! unknown, never free.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -288,6 +288,10 @@ impl Provider for StaticComputes {
             };
             Ok(pools.into_iter().map(pool).collect())
         })
+    }
+
+    fn addresses(&self, pool: &PoolName) -> Option<BTreeSet<IpAddr>> {
+        Some(self.pools.get(pool)?.iter().map(|host| host.address).collect())
     }
 
     fn create<'a>(

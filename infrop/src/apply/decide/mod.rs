@@ -277,7 +277,13 @@ fn next(snapshot: &Snapshot, name: &NodeName, host: &Host, group: &Group, decisi
                 .to_owned(),
         );
     }
-    if let Some((digest, plan)) = &host.wanted {
+    if group.peers.is_some() && snapshot.peers(host.group).is_none() && report.kubeadm == KubeadmState::None {
+        return Next::Wait("it waits until all control planes have an address".to_owned());
+    }
+    if let Some(Err(why)) = &host.wanted {
+        return Next::Blocked(why.clone());
+    }
+    if let Some(Ok((digest, plan))) = &host.wanted {
         if report.delivered.as_ref() != Some(digest) {
             return Next::Do(Action::Deliver(name.clone()));
         }

@@ -6,7 +6,7 @@ use common::{metadata::InitializedMark, plan::Plan};
 
 use super::*;
 use crate::{
-    apply::snapshot::{Agreed, Removals},
+    apply::snapshot::{Agreed, Peers, Removals},
     cluster::{NodeView, REMOVING},
     provider::{Compute, Power},
 };
@@ -28,6 +28,7 @@ fn group(pool: &str, role: Role, count: usize) -> Group {
         labels: BTreeMap::new(),
         taints: None,
         spares: Spares::Numbered,
+        peers: None,
     }
 }
 
@@ -67,6 +68,7 @@ fn host(name_text: &str, group: usize, control_plane: bool, at: At) -> Host {
         },
         joined: at == At::Joined,
         control_plane: at == At::Joined && control_plane,
+        interfaces: BTreeMap::new(),
     };
     let pool = if control_plane { "cp" } else { "w" };
     Host {
@@ -83,7 +85,7 @@ fn host(name_text: &str, group: usize, control_plane: bool, at: At) -> Host {
             At::Silent => Some(Err("no route".into())),
             _ => Some(Ok(report)),
         },
-        wanted: Some(("digest".into(), plan().id())),
+        wanted: Some(Ok(("digest".into(), plan().id()))),
     }
 }
 
@@ -438,4 +440,54 @@ fn what_is_paused_is_neither_removed_nor_changed() {
         assert!(decision.actions.is_empty(), "{decision:?}");
         assert!(decision.blocked["w-1"].contains("it is paused (disk swap)"), "{decision:?}");
     }
+}
+
+#[test]
+fn control_planes_that_carry_the_address_know_each_other_before_they_are_given_anything() {
+    use At::{Bare, Booting, Initialized, Joined};
+    const WAIT: &str = "it waits until all control planes have an address";
+    let given = Peers::Given(["10.0.0.1".parse().unwrap()].into());
+    for (peers, hosts, busy, expected, waits) in [
+        // Two are being made: the third has to wait.
+        (Peers::Computes, &[("cp-1", Bare)][..], &["cp-2", "cp-3"][..], &[][..], &["cp-1"][..]),
+        // All have an address, though not all answer.
+        (
+            Peers::Computes,
+            &[("cp-1", Bare), ("cp-2", Booting), ("cp-3", Booting)],
+            &[],
+            &["install node-agent on cp-1", "wait until cp-2 answers", "wait until cp-3 answers"],
+            &[],
+        ),
+        // One that is in the cluster already waits for nobody.
+        (
+            Peers::Computes,
+            &[("cp-1", Joined), ("cp-2", Initialized)],
+            &["cp-3"],
+            &["wait until cp-1 is Ready"],
+            &["cp-2"],
+        ),
+        // Hosts that are given are known ahead.
+        (given, &[("cp-1", Bare)], &["cp-2", "cp-3"], &["install node-agent on cp-1"], &[]),
+    ] {
+        let mut snapshot = with_cluster(snapshot(3, 0, hosts));
+        for (number, host) in snapshot.hosts.values_mut().enumerate() {
+            host.compute.address = [10, 0, 0, u8::try_from(number).unwrap()].into();
+        }
+        view_of(&mut snapshot).nodes.clear();
+        snapshot.groups[0].peers = Some(peers);
+        snapshot.busy = busy.iter().map(|text| name(text)).collect();
+        let decision = decide(&snapshot);
+        assert_eq!(actions(&snapshot), expected);
+        let waiting = waits.iter().map(|text| (name(text), WAIT.to_owned())).collect();
+        assert_eq!(decision.waiting, waiting);
+    }
+}
+
+#[test]
+fn a_host_for_which_nothing_can_be_made_says_why() {
+    let mut snapshot = snapshot(1, 0, &[("cp-1", At::Bare)]);
+    snapshot.hosts.get_mut(&name("cp-1")).unwrap().wanted = Some(Err("it has no such interface".into()));
+    let decision = decide(&snapshot);
+    assert!(decision.actions.is_empty());
+    assert_eq!(decision.blocked["cp-1"], "it has no such interface");
 }

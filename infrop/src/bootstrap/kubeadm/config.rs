@@ -11,7 +11,7 @@ use crate::desired::Taint;
 const API_VERSION: &str = "kubeadm.k8s.io/v1beta4";
 const CRI_SOCKET: &str = "unix:///run/containerd/containerd.sock";
 
-/// Where every API server listens on its own host.
+/// Where an API server listens on its own host, unless something else has that port there.
 pub const API_PORT: u16 = 6443;
 
 /// How a host registers itself.
@@ -58,8 +58,8 @@ pub struct LocalEndpoint {
 
 impl LocalEndpoint {
     /// On a host.
-    pub fn new(address: IpAddr) -> Self {
-        Self { advertise_address: address, bind_port: API_PORT }
+    pub fn new(address: IpAddr, port: u16) -> Self {
+        Self { advertise_address: address, bind_port: port }
     }
 }
 
@@ -93,7 +93,7 @@ pub struct InitConfiguration {
 
 impl InitConfiguration {
     /// For a host; `token` is used up at once.
-    pub fn new(node_registration: NodeRegistration, address: IpAddr, token: String) -> Self {
+    pub fn new(node_registration: NodeRegistration, api_server: LocalEndpoint, token: String) -> Self {
         let token = InitialToken {
             token,
             ttl: "1m0s",
@@ -105,7 +105,7 @@ impl InitConfiguration {
             api_version: API_VERSION,
             kind: "InitConfiguration",
             bootstrap_tokens: vec![token],
-            local_api_endpoint: LocalEndpoint::new(address),
+            local_api_endpoint: api_server,
             node_registration,
             certificate_key: None,
         }
@@ -231,9 +231,8 @@ impl JoinConfiguration {
 
     /// Of another control plane.
     #[must_use]
-    pub fn as_control_plane(mut self, address: IpAddr, certificate_key: String) -> Self {
-        let local_api_endpoint = LocalEndpoint::new(address);
-        self.control_plane = Some(JoinControlPlane { local_api_endpoint, certificate_key });
+    pub fn as_control_plane(mut self, api_server: LocalEndpoint, certificate_key: String) -> Self {
+        self.control_plane = Some(JoinControlPlane { local_api_endpoint: api_server, certificate_key });
         self
     }
 }
@@ -264,9 +263,11 @@ mod tests {
 
     #[test]
     fn documents_have_the_names_kubeadm_knows() {
-        let init = InitConfiguration::new(registration(), "10.0.0.1".parse().unwrap(), "a.b".into());
+        let api_server = LocalEndpoint::new("10.0.0.1".parse().unwrap(), 6444);
+        let init = InitConfiguration::new(registration(), api_server, "a.b".into());
         let init = serde_json::to_value(init.with_certificate_key("k".into())).unwrap();
         assert_eq!(init["localAPIEndpoint"]["advertiseAddress"], "10.0.0.1");
+        assert_eq!(init["localAPIEndpoint"]["bindPort"], 6444);
         assert_eq!(init["nodeRegistration"]["kubeletExtraArgs"][0]["name"], "node-ip");
         assert_eq!(init["bootstrapTokens"][0]["ttl"], "1m0s");
         assert_eq!(init["certificateKey"], "k");
@@ -278,7 +279,8 @@ mod tests {
         };
         let worker = JoinConfiguration::worker(discovery, registration());
         assert!(serde_json::to_value(&worker).unwrap().get("controlPlane").is_none());
-        let other = worker.as_control_plane("10.0.0.2".parse().unwrap(), "k".into());
+        let other =
+            worker.as_control_plane(LocalEndpoint::new("10.0.0.2".parse().unwrap(), API_PORT), "k".into());
         let other = serde_json::to_value(other).unwrap();
         assert_eq!(other["controlPlane"]["localAPIEndpoint"]["bindPort"], 6443);
         assert_eq!(other["discovery"]["bootstrapToken"]["caCertHashes"][0], "sha256:0");

@@ -5,8 +5,8 @@ mod config;
 use std::time::Duration;
 
 pub use self::config::{
-    API_PORT, ClusterConfiguration, InitConfiguration, JoinConfiguration, Networking, NodeRegistration,
-    TOKEN_DESCRIPTION, TokenDiscovery, component,
+    API_PORT, ClusterConfiguration, InitConfiguration, JoinConfiguration, LocalEndpoint, Networking,
+    NodeRegistration, TOKEN_DESCRIPTION, TokenDiscovery, component,
 };
 use super::{error::Error, host::KubeadmState, ssh::Remote};
 

@@ -26,6 +26,7 @@ pub(super) fn check(parts: &Parts) -> Vec<Finding> {
         network::subnets_are_apart,
         software::kubernetes,
         software::versions,
+        software::endpoint,
         software::source,
         software::repositories,
         software::configuration,

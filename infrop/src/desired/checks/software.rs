@@ -7,10 +7,13 @@ use common::{
     metadata::{Key, Repository, Template},
 };
 
-use crate::desired::{
-    parts::{Part, Parts, ProviderKind},
-    problem::{Field, Finding, Spot},
-    schema, similar,
+use crate::{
+    bootstrap::endpoint,
+    desired::{
+        parts::{Part, Parts, ProviderKind},
+        problem::{Field, Finding, Spot},
+        schema, similar,
+    },
 };
 
 /// What `software.kubernetes` speaks for.
@@ -65,6 +68,32 @@ pub(super) fn versions(parts: &Parts) -> Vec<Finding> {
         findings.push(Finding::new(field("versions").key(name), problem, hint).at(Spot::Key));
     }
     findings
+}
+
+/// Hosts that are given have nothing by themselves that carries the endpoint, and no repository has just one version.
+pub(super) fn endpoint(parts: &Parts) -> Vec<Finding> {
+    let carried = parts.endpoint.there().is_some_and(|endpoint| !endpoint.external);
+    let control_plane = parts.groups.first().filter(|group| group.is_control_plane);
+    let provider = control_plane.and_then(|group| parts.provider_of(group));
+    // One that cannot be read is reported already.
+    let readable = parts.value("/software").is_some_and(serde_json::Value::is_object);
+    if !carried || !readable || provider.is_none_or(|provider| provider.kind != ProviderKind::Static) {
+        return Vec::new();
+    }
+    let is_named = |name: &str| parts.entries("/software/versions").any(|(named, _)| named == name);
+    let missing: Vec<&str> = endpoint::SOFTWARE.into_iter().filter(|name| !is_named(name)).collect();
+    let verb = match missing.len() {
+        0 => return Vec::new(),
+        1 => "carries",
+        _ => "carry",
+    };
+    let problem = format!(
+        "does not name {}, which {verb} cluster.endpoint from control plane to control plane",
+        missing.join(" and ")
+    );
+    let hint = "write the Debian versions that `apt-cache madison haproxy keepalived` shows on a host, or \
+                `external: true` into cluster.endpoint if something else carries it";
+    vec![Finding::new(field("versions"), problem, hint)]
 }
 
 /// The names of contents are the fields of their type.

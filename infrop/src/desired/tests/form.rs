@@ -44,8 +44,8 @@ fn fields() {
 fn texts() {
     expect(&[
         (
-            "{ containerd: 2.4.2 }",
-            "{ containerd: 2.10 }",
+            "containerd: 2.4.2",
+            "containerd: 2.10",
             "43:27: software.versions.containerd: is a number, not a text",
         ),
         ("1.37.1", "1.37", "42:15: software.kubernetes: \"1.37\" is not a Kubernetes version"),

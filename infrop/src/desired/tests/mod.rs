@@ -53,7 +53,7 @@ cluster:
   certificateNames: [api.example.org]
 software:
   kubernetes: 1.37.1
-  versions: { containerd: 2.4.2 }
+  versions: { containerd: 2.4.2, haproxy: 2.6.12-1, keepalived: 1:2.2.7-1+b2 }
   repositories:
   - { name: site, uri: 'https://packages.example', suite: ./, keyFile: /etc/site.asc }
   bundle: /opt/infrop/bundles/{kubernetes}

@@ -201,8 +201,10 @@ fn a_lab() {
     }
     let hint = read(&lab.replace("10.88.0.5", "10.88.0.1")).unwrap_err().0.remove(0).hint;
     assert_eq!(hint, "write one from 10.88.0.2 to 10.88.0.10");
-    // Its hosts have a bundle without asking.
-    let without = lab.replace("  bundle: /opt/infrop/bundles/{kubernetes}\n", "");
+    // Its hosts have a bundle and what carries the endpoint without asking.
+    let without = lab
+        .replace("  bundle: /opt/infrop/bundles/{kubernetes}\n", "")
+        .replace(", haproxy: 2.6.12-1, keepalived: 1:2.2.7-1+b2", "");
     assert_eq!(problems(&without), Vec::<String>::new());
 }
 
@@ -215,19 +217,29 @@ fn software() {
             "42:15: software.kubernetes: 1.30.0 is older than 1.31, the first that infrop can set up",
         ),
         (
-            "{ containerd: 2.4.2 }",
-            "{ kubelet: 1.36.4 }",
+            "containerd: 2.4.2",
+            "kubelet: 1.36.4",
             "43:15: software.versions.kubelet: has the version that software.kubernetes says, and no other",
         ),
         (
-            "{ containerd: 2.4.2 }",
-            "{ sysctl: x }",
+            "containerd: 2.4.2",
+            "sysctl: x",
             "43:15: software.versions.sysctl: has no version to be named: it is the hash of its content",
         ),
         (
-            "{ containerd: 2.4.2 }",
-            "{ contanerd: 2.4.2 }",
+            "containerd: 2.4.2",
+            "contanerd: 2.4.2",
             "43:15: software.versions.contanerd: is no software that node-agent knows",
+        ),
+        (
+            ", keepalived: 1:2.2.7-1+b2",
+            "",
+            "43:13: software.versions: does not name keepalived, which carries cluster.endpoint from control plane to control plane",
+        ),
+        (
+            "  versions: { containerd: 2.4.2, haproxy: 2.6.12-1, keepalived: 1:2.2.7-1+b2 }\n",
+            "",
+            "42:3: software.versions: does not name haproxy and keepalived, which carry cluster.endpoint from control plane to control plane",
         ),
         (
             "bundle: /opt",
@@ -308,7 +320,7 @@ fn all_problems_at_once() {
         ("10.96.0.0/12", "10.244.0.0/16"),
         ("[lab-network.yaml]", "[a.yaml, b.yaml]"),
         ("1.37.1", "1.37.x"),
-        ("{ containerd: 2.4.2 }", "{ containerd: 2.4.2, kubeadm: 1.37.1 }"),
+        ("containerd: 2.4.2,", "containerd: 2.4.2, kubeadm: 1.37.1,"),
         ("{ environment: INFROP_SSH_KEY }", "key"),
         ("  port: 22\n", "  port: 22\n  port: 23\n"),
     ] {

@@ -20,6 +20,7 @@ mod control;
 mod error;
 mod files;
 mod keeper;
+mod limits;
 mod machine;
 mod model;
 mod offer;
@@ -51,6 +52,7 @@ pub use self::{
     connect::connect,
     control::{HostStatus, Power, Status},
     error::Error,
+    limits::raise_limits,
     model::{API_PORT, Definition, FIRST_HOST, GATEWAY, Host, HostName, LabName, MAX_HOSTS, PREFIX_LENGTH},
     store::{Store, Summary},
     supervisor::{keep, supervise},
@@ -136,6 +138,7 @@ impl Lab {
             return Err(Error::NotHere(obstacle));
         }
         ensure_tools(steps).await?;
+        raise_limits(steps);
         store.sweep()?;
         let Plan { name, owner, hosts, root, lifetime, infrop } = plan;
         let unique: BTreeSet<&HostName> = hosts.iter().collect();
