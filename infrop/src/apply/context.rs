@@ -1,5 +1,8 @@
 //! What a run works with: the document, its providers, and what hosts are to be given.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, SocketAddr},
@@ -109,8 +112,22 @@ impl Context {
     /// What a host is to be given; none before it said what it is and its peers are known.
     pub fn delivery(&self, snapshot: &Snapshot, host: &Host) -> anyhow::Result<Option<Delivery>> {
         let group = snapshot.groups.get(host.group).context("a host of no group")?;
-        let Some(report) = host.seen() else { return Ok(None) };
         let defaults = self.provider(&group.provider)?.defaults();
+        let Some(metadata) = self.host_metadata(snapshot, host, group, defaults)? else { return Ok(None) };
+        let settings = json!({ "kubeadm": { "ignorePreflightErrors": self.ignored_checks(defaults) } });
+        let settings = serde_yaml::to_string(&settings)?;
+        Ok(Some(Delivery::new(self.package.clone(), settings, &metadata)?))
+    }
+
+    /// The metadata of a host, with what its role asks for.
+    fn host_metadata(
+        &self,
+        snapshot: &Snapshot,
+        host: &Host,
+        group: &Group,
+        defaults: &HostDefaults,
+    ) -> anyhow::Result<Option<Metadata>> {
+        let Some(report) = host.seen() else { return Ok(None) };
         let mut metadata = self.metadata(defaults, &host.compute.name, host.compute.address)?;
         match (self.carried(), group.role) {
             (None, _) => {}
@@ -126,9 +143,7 @@ impl Context {
                 self.add_endpoint(&mut metadata, defaults, carried, &peers, interface);
             }
         }
-        let settings = json!({ "kubeadm": { "ignorePreflightErrors": self.ignored_checks(defaults) } });
-        let settings = serde_yaml::to_string(&settings)?;
-        Ok(Some(Delivery::new(self.package.clone(), settings, &metadata)?))
+        Ok(Some(metadata))
     }
 
     /// What a control plane needs to carry the API's address.
@@ -200,7 +215,11 @@ impl Context {
     /// `host:port` of the API for hosts, if `first` is the first control plane.
     pub fn endpoint(&self, first: IpAddr) -> String {
         match &self.infrastructure.cluster.endpoint {
-            Some(endpoint) => format!("{}:{}", endpoint.host, endpoint.port),
+            Some(endpoint) => match endpoint.host.parse() {
+                // One of IPv6 stands in brackets.
+                Ok(address) => SocketAddr::new(address, endpoint.port).to_string(),
+                Err(_) => format!("{}:{}", endpoint.host, endpoint.port),
+            },
             None => SocketAddr::new(first, API_PORT).to_string(),
         }
     }

@@ -278,6 +278,10 @@ impl<'a> Run<'a> {
     /// Counts a failure; after the last attempt its host is left alone.
     fn fail(&mut self, action: &Action, error: &anyhow::Error) {
         let why = format!("{error:#}");
+        if let Some(host) = action.host() {
+            // The next attempt is with a new connection: this one may be what failed.
+            self.context.connections.forget(host);
+        }
         let attempts = self.attempts.entry(action.clone()).or_default();
         *attempts += 1;
         let last = *attempts >= ATTEMPTS || action.is_wait();

@@ -39,8 +39,8 @@ impl Carried {
         // An idle watch is silent for long, a dead host for ever: keep-alives tell them apart. A host that is gone does
         // not refuse, so the attempt ends early and goes to another one, also before the checks know.
         let mut text = format!(
-            "global\n    log /dev/log local0 notice\n    user haproxy\n    group haproxy\n\n\
-             defaults\n    mode tcp\n    log global\n    retries 3\n    option redispatch 1\n    \
+            "global\n    user haproxy\n    group haproxy\n\n\
+             defaults\n    mode tcp\n    retries 3\n    option redispatch 1\n    \
              option clitcpka\n    option srvtcpka\n    timeout connect 1s\n    timeout check 3s\n    \
              timeout client 1h\n    timeout server 1h\n\n\
              frontend api\n    bind {any}:{}\n    default_backend api-servers\n\n\

@@ -7,7 +7,7 @@ use std::{
     num::NonZeroUsize,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use common::metadata::NodeName;
@@ -24,6 +24,9 @@ const IDLE_LIMIT: NonZeroUsize = match NonZeroUsize::new(60) {
     Some(seconds) => seconds,
     None => NonZeroUsize::MIN,
 };
+
+/// One that had no command for this long may end before the next one is through: a new one is made.
+const STALE_AFTER: Duration = Duration::from_secs(50);
 
 /// A link that was cut is noticed after three of these.
 const ALIVE_INTERVAL: Duration = Duration::from_secs(5);
@@ -57,6 +60,8 @@ pub struct Remote {
     session: Session,
     /// How a shell with root's rights is started there.
     shell: &'static str,
+    /// When its last command began or ended.
+    used: Mutex<Instant>,
 }
 
 impl Remote {
@@ -88,12 +93,20 @@ impl Remote {
         let session = builder.connect(destination).await.map_err(|error| Error::of_connect(host, error))?;
         let is_root = user.as_ref().is_none_or(|user| user == "root");
         let shell = if is_root { "bash -seuo pipefail" } else { "sudo -n bash -seuo pipefail" };
-        Ok(Self { host: host.clone(), session, shell })
+        Ok(Self { host: host.clone(), session, shell, used: Mutex::new(Instant::now()) })
     }
 
     /// The host.
     pub fn host(&self) -> &NodeName {
         &self.host
+    }
+
+    fn touch(&self) {
+        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    fn is_stale(&self) -> bool {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner).elapsed() > STALE_AFTER
     }
 
     /// Runs a bash script as root and gives its stdout. `what` names it in errors: scripts are long, and may hold
@@ -110,8 +123,10 @@ impl Remote {
         script: &str,
         stdin: &[u8],
     ) -> Result<String, Error> {
-        let started = std::time::Instant::now();
+        let started = Instant::now();
+        self.touch();
         let result = tokio::time::timeout(limit, self.converse(script, stdin)).await;
+        self.touch();
         let host = self.host.clone();
         let what = what.to_owned();
         tracing::debug!(%host, what, seconds = started.elapsed().as_secs_f64(), "ran");
@@ -207,9 +222,10 @@ impl Connections {
 
     /// The connection to a host: that which is open, or a new one.
     pub async fn get(&self, host: &NodeName, access: &Access) -> Result<Arc<Remote>, Error> {
-        if let Some(remote) = self.lock().get(host) {
+        if let Some(remote) = self.lock().get(host).filter(|remote| !remote.is_stale()) {
             return Ok(Arc::clone(remote));
         }
+        self.forget(host);
         let remote = Arc::new(Remote::connect(host, access, self.control.path()).await?);
         // Two may have connected at once; the first stays.
         Ok(Arc::clone(self.lock().entry(host.clone()).or_insert(remote)))

@@ -88,7 +88,7 @@ fn hosts(lab: &Lab) -> anyhow::Result<Vec<String>> {
 }
 
 /// Just these Nodes are there, all Ready.
-async fn ready(infrastructure: &Infrastructure, names: &[&str]) -> anyhow::Result<()> {
+pub(crate) async fn ready(infrastructure: &Infrastructure, names: &[&str]) -> anyhow::Result<()> {
     let nodes = Api::<Node>::all(infrastructure.client().await?).list(&ListParams::default()).await?;
     let is_ready = |node: &Node| {
         let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());

@@ -1,5 +1,6 @@
 //! `infrop apply`, as CI runs it: the real program, from a document to a cluster.
 
+mod ha;
 mod kills;
 mod life;
 mod static_hosts;
@@ -11,6 +12,12 @@ use tests::harness::{Case, Tier, suite};
 fn main() -> ExitCode {
     suite([
         Case::new(Tier::T4, "a_cluster_is_made_scaled_and_given_back", Duration::from_mins(20), life::whole),
+        Case::new(
+            Tier::T4,
+            "the_control_plane_that_has_the_endpoint_is_lost",
+            Duration::from_mins(12),
+            ha::holder_is_lost,
+        ),
         Case::new(
             Tier::T4,
             "killed_at_random_moments_it_ends_the_same",

@@ -1,0 +1,95 @@
+//! Three control planes behind an address that they carry themselves, and the loss of the one that has it.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use infrop::provider::lab::{Lab, Power};
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use tests::{infrastructure::Infrastructure, lab::wait_for};
+
+use super::{document, life::ready};
+
+const NAME: &str = "ha";
+
+/// The address of the endpoint.
+const ADDRESS: &str = "10.88.0.5";
+
+const NODES: [&str; 4] = ["cp-1", "cp-2", "cp-3", "w-1"];
+
+/// How long the endpoint may be silent after a power cut.
+const LONGEST_GAP: Duration = Duration::from_secs(10);
+
+pub(crate) async fn holder_is_lost() -> anyhow::Result<()> {
+    let text = document(NAME, 1).replace(
+        "pool: cp, nodes: 1 }",
+        &format!("pool: cp, nodes: 3 }}\n  endpoint: {{ host: {ADDRESS} }}"),
+    );
+    Infrastructure::new(NAME, &text)?
+        .with(async |infrastructure| {
+            let started = Instant::now();
+            infrastructure.insist(&["apply"]).await?;
+            eprintln!("from nothing to 3 + 1: {:.1} s", started.elapsed().as_secs_f64());
+            ready(infrastructure, &NODES).await?;
+            let again = infrastructure.insist(&["apply"]).await?;
+            ensure!(again.contains("Nothing to do"), "{again}");
+
+            let lab = infrastructure.lab()?;
+            let holder = holder(&lab).await?;
+            let client = infrastructure.client().await?;
+            ensure!(answers(&client).await, "the endpoint does not answer");
+            let cut = Instant::now();
+            lab.power(&holder.parse()?, Power::Cut).await?;
+            let gap = last_failure(&client, cut).await;
+            eprintln!("{holder} was cut off: the last call failed after {:.1} s", gap.as_secs_f64());
+            ensure!(gap < LONGEST_GAP, "the endpoint does not answer without {holder}");
+            ensure!(self::holder(&lab).await? != holder, "a host without power has the address");
+
+            infrastructure.insist(&["apply"]).await?;
+            // A Node is called Ready for a while after its host is gone: this is its new boot.
+            let boot = lab.ssh(&holder.parse()?).arg("cat /proc/sys/kernel/random/boot_id").run().await?;
+            let nodes = Api::<Node>::all(client);
+            wait_for(Duration::from_mins(2), &format!("{holder} is back"), async || {
+                let info = nodes.get(&holder).await?.status.and_then(|status| status.node_info);
+                Ok(info.is_some_and(|info| info.boot_id == boot.trim()))
+            })
+            .await?;
+            ready(infrastructure, &NODES).await?;
+            let again = infrastructure.insist(&["apply"]).await?;
+            ensure!(again.contains("Nothing to do"), "{again}");
+            Ok(())
+        })
+        .await
+}
+
+/// The control plane that has the endpoint's address; there is just one.
+async fn holder(lab: &Lab) -> anyhow::Result<String> {
+    let mut holders = Vec::new();
+    for name in NODES {
+        let look = lab.ssh(&name.parse()?).arg("ip -oneline address show").timeout(Duration::from_secs(5));
+        // One that is switched off has nothing.
+        if look.run().await.is_ok_and(|text| text.contains(&format!(" {ADDRESS}/32 "))) {
+            holders.push(name);
+        }
+    }
+    ensure!(holders.len() <= 1, "{holders:?} have the address");
+    Ok(holders.pop().context("nobody has the address")?.to_owned())
+}
+
+/// How long after `since` the last call through the endpoint failed; watches for longer than that may be.
+async fn last_failure(client: &kube::Client, since: Instant) -> Duration {
+    let mut last = Duration::ZERO;
+    while since.elapsed() < LONGEST_GAP + Duration::from_secs(5) {
+        if !answers(client).await {
+            last = since.elapsed();
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    last
+}
+
+/// Whether a call through the endpoint succeeds; one that hangs does not.
+async fn answers(client: &kube::Client) -> bool {
+    let call = tokio::time::timeout(Duration::from_secs(1), client.apiserver_version());
+    matches!(call.await, Ok(Ok(_)))
+}
