@@ -341,12 +341,9 @@ impl Task<'_> {
 
     async fn await_ready(&self, name: &NodeName) -> anyhow::Result<Found> {
         let client = &self.access()?.client;
-        match cluster::wait_until_ready(client, name, READY_PATIENCE, &*self.note).await? {
-            Some(node) => match node.ready {
-                Ok(()) => self.look_at_cluster().await,
-                Err(why) => bail!("its Node is not Ready: {why}"),
-            },
-            None => bail!("its kubelet did not register a Node; see `journalctl -u kubelet` there"),
-        }
+        let boot_id = &self.host(name)?.seen().context("it does not answer")?.boot_id;
+        let ready = cluster::wait_until_ready(client, name, boot_id, READY_PATIENCE, &*self.note).await;
+        ready.map_err(|why| anyhow!("its Node is not Ready: {why}"))?;
+        self.look_at_cluster().await
     }
 }

@@ -79,7 +79,7 @@ pub(super) async fn run(arguments: RebootArguments, shared: &Shared) -> anyhow::
         let what = format!("wait until {name} is Ready");
         let note = |why| progress.note(&name, &what, why);
         let work = async {
-            let ready = cluster::wait_until_ready_in(client, &name, &boot, limit, &note).await;
+            let ready = cluster::wait_until_ready(client, &name, &boot, limit, &note).await;
             ready.map_err(|why| anyhow::anyhow!("its Node is not Ready: {why}"))
         };
         progress.step(&name, what.clone(), work).await.with_context(|| stays(&name, ours))?;

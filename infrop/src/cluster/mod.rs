@@ -14,6 +14,6 @@ pub use self::{
     drain::{REMOVING, delete_node, drain, mark_removing},
     error::Error,
     manifests::{Manifests, Object},
-    nodes::{NodeView, annotate, label, list, wait_until_ready, wait_until_ready_in},
+    nodes::{NodeView, annotate, label, list, wait_until_ready},
     token::{CertificateKey, Token},
 };

@@ -75,40 +75,9 @@ pub async fn list(client: &kube::Client) -> Result<BTreeMap<NodeName, NodeView>,
     Ok(nodes.iter().filter_map(NodeView::new).map(|node| (node.name.clone(), node)).collect())
 }
 
-/// Waits until a Node is Ready; gives it as it last was after `limit`. `note` hears why it is not.
-pub async fn wait_until_ready(
-    client: &kube::Client,
-    name: &NodeName,
-    limit: Duration,
-    note: &dyn Fn(String),
-) -> Result<Option<NodeView>, Error> {
-    let api = Api::<Node>::all(client.clone());
-    let deadline = tokio::time::Instant::now() + limit;
-    loop {
-        let seen = api.get_opt(name.as_str()).await.to(format!("read the Node {name}"));
-        match seen {
-            Ok(node) => {
-                let node = node.as_ref().and_then(NodeView::new);
-                let ready = node.as_ref().is_some_and(|node| node.ready.is_ok());
-                if ready || tokio::time::Instant::now() > deadline {
-                    return Ok(node);
-                }
-                note(match node.map(|node| node.ready) {
-                    Some(Err(why)) => why,
-                    _ => "its kubelet has not registered a Node".to_owned(),
-                });
-            }
-            // A control plane that grows does not answer for a while.
-            Err(error) if error.is_silence() && tokio::time::Instant::now() < deadline => {}
-            Err(error) => return Err(error),
-        }
-        tokio::time::sleep(READY_INTERVAL).await;
-    }
-}
-
 /// Waits until a Node is Ready in that boot; why it is not if it never is. The condition of the boot before stands
 /// there until the kubelet speaks again.
-pub async fn wait_until_ready_in(
+pub async fn wait_until_ready(
     client: &kube::Client,
     name: &NodeName,
     boot_id: &str,
@@ -125,7 +94,8 @@ pub async fn wait_until_ready_in(
                     Err(why) => why,
                 },
                 Some(_) => "its kubelet has not reported since the restart".to_owned(),
-                None => "there is no Node any more".to_owned(),
+                None => "its kubelet has not registered a Node; `journalctl -u kubelet` there may say why"
+                    .to_owned(),
             },
             // The API server itself may be on this host, and refuses everyone for a moment when it starts.
             Err(kube::Error::Api(status)) => format!("the API refuses to say: {}", status.message),

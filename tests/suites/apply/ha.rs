@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use infrop::provider::lab::{Lab, Power};
 use k8s_openapi::api::core::v1::Node;
-use kube::Api;
-use tests::{infrastructure::Infrastructure, lab::wait_for};
+use kube::{Api, ResourceExt};
+use tests::infrastructure::Infrastructure;
 
 use super::{document, life::ready};
 
@@ -46,15 +46,25 @@ pub(crate) async fn holder_is_lost() -> anyhow::Result<()> {
             ensure!(self::holder(&lab).await? != holder, "a host without power has the address");
 
             infrastructure.insist(&["apply"]).await?;
-            // A Node is called Ready for a while after its host is gone: this is its new boot.
+            // A Node is called Ready for a while after its host is gone: infrop waited for its new boot.
             let boot = lab.ssh(&holder.parse()?).arg("cat /proc/sys/kernel/random/boot_id").run().await?;
             let nodes = Api::<Node>::all(client);
-            wait_for(Duration::from_mins(2), &format!("{holder} is back"), async || {
-                let info = nodes.get(&holder).await?.status.and_then(|status| status.node_info);
-                Ok(info.is_some_and(|info| info.boot_id == boot.trim()))
-            })
-            .await?;
+            let info = nodes.get(&holder).await?.status.and_then(|status| status.node_info);
+            ensure!(
+                info.is_some_and(|info| info.boot_id == boot.trim()),
+                "its Node speaks of the boot before"
+            );
             ready(infrastructure, &NODES).await?;
+
+            // One that is dead for good is replaced; its member of etcd goes, and another comes.
+            let dead = self::holder(&lab).await?;
+            let before = nodes.get(&dead).await?.uid();
+            lab.power(&dead.parse()?, Power::Cut).await?;
+            let started = Instant::now();
+            infrastructure.insist(&["node", "replace", &dead, "--yes"]).await?;
+            eprintln!("{dead} was replaced: {:.1} s", started.elapsed().as_secs_f64());
+            ready(infrastructure, &NODES).await?;
+            ensure!(nodes.get(&dead).await?.uid() != before, "it is the same Node");
             let again = infrastructure.insist(&["apply"]).await?;
             ensure!(again.contains("Nothing to do"), "{again}");
             Ok(())

@@ -14,14 +14,12 @@ const NAME: &str = "static";
 const HOSTS: [&str; 6] = ["cp1", "w1", "wrongkey", "off", "full", "noapt"];
 
 /// What such hosts need beside infrop's defaults: they are lab hosts, whose kernel is this computer's.
-const LAB: &str = "\
-  kubelet: { cgroupDriver: cgroupfs, failCgroupV1: false, failSwapOn: false, localStorageCapacityIsolation: false }
+const LAB: &str = "  kubelet: { cgroupDriver: cgroupfs, failCgroupV1: false, failSwapOn: false, localStorageCapacityIsolation: false }
   kubeProxy: { conntrack: { maxPerCore: 0, min: 0 } }
   ignorePreflightErrors: [SystemVerification, FileContent--proc-sys-net-bridge-bridge-nf-call-iptables, Swap]
 ";
 
-const CONTAINERD: &str = "\
-      version = 3
+const CONTAINERD: &str = "      version = 3
       [plugins.'io.containerd.cri.v1.runtime']
         restrict_oom_score_adj = true
         [plugins.'io.containerd.cri.v1.runtime'.cni]

@@ -296,7 +296,7 @@ fn next(snapshot: &Snapshot, name: &NodeName, host: &Host, group: &Group, decisi
         KubeadmState::Running => Next::Do(Action::AwaitKubeadm(name.clone())),
         KubeadmState::Failed(log) => failed(snapshot, name, log),
         KubeadmState::None => enter(snapshot, name, group, decision),
-        KubeadmState::Done => settle(snapshot, name, group),
+        KubeadmState::Done => settle(snapshot, name, report, group),
     }
 }
 
@@ -368,7 +368,7 @@ pub fn natural(name: &NodeName) -> (String, u64, String) {
 }
 
 /// A host that joined.
-fn settle(snapshot: &Snapshot, name: &NodeName, group: &Group) -> Next {
+fn settle(snapshot: &Snapshot, name: &NodeName, report: &HostReport, group: &Group) -> Next {
     let Cluster::There(view) = &snapshot.cluster else {
         return Next::Wait("the API does not answer".to_owned());
     };
@@ -377,7 +377,8 @@ fn settle(snapshot: &Snapshot, name: &NodeName, group: &Group) -> Next {
     if !labelled {
         return Next::Do(Action::Label(name.clone()));
     }
-    if node.ready.is_err() {
+    // What a Node says of the boot before is not true any more.
+    if node.ready.is_err() || node.boot_id != report.boot_id {
         return Next::Do(Action::AwaitReady(name.clone()));
     }
     Next::Done

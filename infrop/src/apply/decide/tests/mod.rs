@@ -250,6 +250,13 @@ fn a_kubeadm_that_runs_is_waited_for() {
 }
 
 #[test]
+fn a_node_that_speaks_of_the_boot_before_is_waited_for() {
+    let mut snapshot = with_cluster(snapshot(1, 0, &[("cp-1", At::Joined)]));
+    view_of(&mut snapshot).nodes.get_mut(&name("cp-1")).unwrap().boot_id = "before".into();
+    assert_eq!(actions(&snapshot), ["wait until cp-1 is Ready"]);
+}
+
+#[test]
 fn what_is_as_wanted_is_left_alone() {
     let snapshot = with_cluster(snapshot(1, 1, &[("cp-1", At::Joined), ("w-1", At::Joined)]));
     assert_eq!(decide(&snapshot), Decision::default());
