@@ -16,4 +16,5 @@ pub use self::{
     progress::{Event, Progress, Stage},
     run::{Options, Outcome, Stop, run},
     snapshot::{Agreed, Cluster, ClusterView, Group, Host, Removals, Role, Snapshot},
+    write::Writer,
 };

@@ -43,7 +43,7 @@ impl Event {
 }
 
 /// Who shows it.
-pub trait Progress {
+pub trait Progress: std::fmt::Debug {
     /// Something happened.
     fn event(&self, event: &Event);
 

@@ -100,7 +100,7 @@ pub async fn run(
     if decision.actions.is_empty() {
         return Ok((run.finish(&decision), run.snapshot, run.access));
     }
-    let mut writer = Writer::enter(context, options, progress, &run.snapshot, run.access.as_ref()).await?;
+    let mut writer = Writer::enter(context, options.take_over, progress, run.access.as_ref()).await?;
     // What was seen before may have been changed by the writer before us.
     run = Run::observe(context, options, progress, stop).await?;
     let deadline = tokio::time::Instant::now() + options.timeout;

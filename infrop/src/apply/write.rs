@@ -5,8 +5,6 @@ use futures::future::{pending, select_all};
 use super::{
     context::Context,
     progress::{Event, Progress, Stage},
-    run::Options,
-    snapshot::Snapshot,
 };
 use crate::{
     cluster::Access,
@@ -14,9 +12,10 @@ use crate::{
 };
 
 /// The records that are ours.
-pub(super) struct Writer<'a> {
+#[derive(Debug)]
+pub struct Writer<'a> {
     identity: String,
-    options: &'a Options,
+    take_over: bool,
     progress: &'a dyn Progress,
     held: Vec<Holding>,
     /// Whether the cluster's is among them.
@@ -25,22 +24,20 @@ pub(super) struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     /// Becomes the writer: by the cluster's Lease if it answers, else by marks at the provider of control planes.
-    pub(super) async fn enter(
+    pub async fn enter(
         context: &Context,
-        options: &'a Options,
+        take_over: bool,
         progress: &'a dyn Progress,
-        snapshot: &Snapshot,
         access: Option<&Access>,
     ) -> anyhow::Result<Self> {
         let mut writer =
-            Self { identity: identity()?, options, progress, held: Vec::new(), in_cluster: false };
+            Self { identity: identity()?, take_over, progress, held: Vec::new(), in_cluster: false };
         if let Some(access) = access {
             writer.enter_cluster(access).await?;
             return Ok(writer);
         }
         let planes = &context.infrastructure.cluster.control_plane;
         let records = context.provider(&planes.provider)?.records(&planes.pool).await?;
-        tracing::debug!(hosts = snapshot.hosts.len(), records = records.len(), "becoming the writer");
         for record in records {
             if let Err(error) = writer.take(record).await {
                 // Those that came before are let go, or the other would wait for us.
@@ -69,7 +66,7 @@ impl<'a> Writer<'a> {
                 stage: Stage::Note(text),
             });
         };
-        let holding = Holding::acquire(record, &self.identity, self.options.take_over, &note).await?;
+        let holding = Holding::acquire(record, &self.identity, self.take_over, &note).await?;
         self.held.push(holding);
         Ok(())
     }
@@ -84,7 +81,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Lets the next one in.
-    pub(super) async fn leave(self) {
+    pub async fn leave(self) {
         for holding in self.held {
             holding.release().await;
         }

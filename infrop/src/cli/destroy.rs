@@ -16,7 +16,7 @@ use super::{
     progress::{Lines, Style},
 };
 use crate::{
-    apply::Context,
+    apply::{self, Context, Writer},
     bootstrap::{host, kubeadm},
     provider::{Compute, Ownership, Pool},
 };
@@ -31,7 +31,8 @@ belongs to somebody else is left alone. Without --yes it asks on a terminal, and
 
 Example: infrop destroy -f infrastructure.yaml --yes
 
-Exit codes: 0 all are given back, 1 failed, 3 some are not (each has its reason), 64 bad input, 130 interrupted.";
+Exit codes: 0 all are given back, 1 failed, 3 some are not (each has its reason), 5 someone \
+else is at work, 64 bad input, 130 interrupted.";
 
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
@@ -42,6 +43,10 @@ pub(super) struct DestroyArguments {
     /// Really do it.
     #[arg(long)]
     yes: bool,
+
+    /// Go on although someone else seems to be at work; only if you know that it is dead.
+    #[arg(long)]
+    take_over: bool,
 
     /// The form of the answer.
     #[arg(short, long, value_enum, default_value = "text")]
@@ -60,7 +65,7 @@ struct Answer {
 }
 
 pub(super) async fn run(arguments: DestroyArguments, shared: &Shared) -> anyhow::Result<u8> {
-    let DestroyArguments { document, yes, output } = arguments;
+    let DestroyArguments { document, yes, take_over, output } = arguments;
     let context = document.context(shared).await?;
     let mut pools = Vec::new();
     for provider in context.providers.values() {
@@ -78,6 +83,9 @@ pub(super) async fn run(arguments: DestroyArguments, shared: &Shared) -> anyhow:
         }
     }
     let progress = Lines::new(Style::for_people());
+    let access = apply::observe(&context, PARALLEL).await?.1;
+    // Not renewed: where it stands goes with the hosts.
+    let writer = Writer::enter(&context, take_over, &progress, access.as_ref()).await?;
     let work = ours.iter().map(|(pool, compute)| {
         let (context, name) = (&context, &compute.name);
         let result = progress.step(name, format!("give {name} back"), give_back(context, pool, compute));
@@ -90,11 +98,14 @@ pub(super) async fn run(arguments: DestroyArguments, shared: &Shared) -> anyhow:
             Err(error) => drop(answer.failed.insert(name.clone(), format!("{error:#}"))),
         }
     }
-    answer.given_back.sort_by_key(crate::apply::natural);
+    answer.given_back.sort_by_key(apply::natural);
     if answer.failed.is_empty() {
         for provider in context.providers.values() {
             provider.release().await?;
         }
+    }
+    if access.is_none() {
+        writer.leave().await;
     }
     progress.end();
     print(&answer, output)?;
