@@ -2,9 +2,12 @@
 
 use std::{fs::File, io::Read};
 
+/// Where they come from.
+pub const SOURCE: &str = "/dev/urandom";
+
 /// Random bytes, in hexadecimal.
 pub fn hex(bytes: usize) -> std::io::Result<String> {
     let mut buffer = vec![0; bytes];
-    File::open("/dev/urandom")?.read_exact(&mut buffer)?;
+    File::open(SOURCE)?.read_exact(&mut buffer)?;
     Ok(buffer.iter().map(|byte| format!("{byte:02x}")).collect())
 }

@@ -334,7 +334,7 @@ conntrack: { maxPerCore: 0, min: 0 }
 ";
 
 /// Without `CAP_SYS_RESOURCE` an OOM score cannot be lowered; images come from the bundle, pause among them.
-const CONTAINERD_CONFIG: &str = "\
+pub const CONTAINERD_CONFIG: &str = "\
 version = 3
 [plugins.'io.containerd.cri.v1.runtime']
   restrict_oom_score_adj = true

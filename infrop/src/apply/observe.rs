@@ -1,13 +1,13 @@
 //! What is: providers, hosts and cluster are asked, and nothing is changed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use common::metadata::NodeName;
 use futures::{StreamExt, future::join_all, stream};
 
 use super::{
     context::Context,
-    snapshot::{Cluster, ClusterView, Group, Host, Removals, Role, Snapshot},
+    snapshot::{Cluster, ClusterView, Group, Host, Role, Snapshot},
 };
 use crate::{
     bootstrap::{
@@ -32,18 +32,7 @@ pub async fn observe(context: &Context, parallel: usize) -> anyhow::Result<(Snap
             hosts.insert(compute.name.clone(), new_host(index, compute.clone()));
         }
     }
-    let mut snapshot = Snapshot {
-        groups,
-        hosts,
-        cluster: Cluster::None,
-        busy: BTreeSet::new(),
-        applying: false,
-        control_plane_busy: false,
-        failed: BTreeMap::new(),
-        cluster_failed: None,
-        kubeadm_failures: BTreeMap::new(),
-        removals: Removals::default(),
-    };
+    let mut snapshot = Snapshot { groups, hosts, ..Snapshot::default() };
     let looks = snapshot.hosts.values().filter(|host| is_ours_and_on(host)).map(|host| async {
         let report = look(context, &snapshot.groups, host).await;
         (host.compute.name.clone(), report.map_err(|error| error.to_string()))

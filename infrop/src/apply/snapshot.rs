@@ -75,9 +75,10 @@ impl Host {
 }
 
 /// The cluster.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub enum Cluster {
     /// No control plane of ours ever had one.
+    #[default]
     None,
     /// There is one, and it does not answer.
     Silent(String),
@@ -105,7 +106,7 @@ pub struct ClusterView {
 }
 
 /// Everything.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Snapshot {
     /// What is wanted.
     pub groups: Vec<Group>,

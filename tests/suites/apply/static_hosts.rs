@@ -6,6 +6,7 @@ use anyhow::{Context, ensure};
 use infrop::provider::lab::Power;
 use tests::{
     infrastructure::Infrastructure,
+    kubeadm::CONTAINERD_CONFIG,
     lab::{BUNDLES, TestLab},
 };
 
@@ -17,19 +18,6 @@ const HOSTS: [&str; 6] = ["cp1", "w1", "wrongkey", "off", "full", "noapt"];
 const LAB: &str = "  kubelet: { cgroupDriver: cgroupfs, failCgroupV1: false, failSwapOn: false, localStorageCapacityIsolation: false }
   kubeProxy: { conntrack: { maxPerCore: 0, min: 0 } }
   ignorePreflightErrors: [SystemVerification, FileContent--proc-sys-net-bridge-bridge-nf-call-iptables, Swap]
-";
-
-const CONTAINERD: &str = "      version = 3
-      [plugins.'io.containerd.cri.v1.runtime']
-        restrict_oom_score_adj = true
-        [plugins.'io.containerd.cri.v1.runtime'.cni]
-          bin_dirs = ['/usr/lib/cni']
-        [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
-          runtime_type = 'io.containerd.runc.v2'
-          [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
-            SystemdCgroup = false
-      [plugins.'io.containerd.cri.v1.images'.pinned_images]
-        sandbox = 'registry.k8s.io/pause:3.10.2'
 ";
 
 pub(crate) async fn faults() -> anyhow::Result<()> {
@@ -89,6 +77,7 @@ fn document(lab: &TestLab) -> anyhow::Result<String> {
     }
     let pools: String = pools.iter().map(|(name, hosts)| format!("        {name}:\n{hosts}")).collect();
     let key = lab.lab().directory().join("ssh/id_ed25519");
+    let containerd: String = CONTAINERD_CONFIG.lines().map(|line| format!("      {line}\n")).collect();
     Ok(format!(
         "apiVersion: infrop.caos.ch/v1alpha1\n\
          kind: Infrastructure\n\
@@ -101,7 +90,7 @@ fn document(lab: &TestLab) -> anyhow::Result<String> {
          - name: bundle\n    uri: file:{BUNDLES}/{{kubernetes}}/apt\n    suite: ./\n    \
          keyFile: {BUNDLES}/{{kubernetes}}/apt/repository.asc\n  \
          configuration:\n    kernel-modules: []\n    sysctl: {{ net.ipv4.ip_forward: '1' }}\n    \
-         containerd-config: |\n{CONTAINERD}\
+         containerd-config: |\n{containerd}\
          ssh:\n  privateKey: {{ file: {} }}\n",
         key.display()
     ))

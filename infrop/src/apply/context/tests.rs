@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::{
-    apply::snapshot::{Cluster, Removals},
     bootstrap::host::{HostReport, KubeadmState},
     desired::{self, Provider as Wanted},
     provider::{
@@ -85,18 +84,7 @@ fn host(name: &str, group: usize, address: &str, interface: &str) -> Host {
 }
 
 fn snapshot(context: &Context) -> Snapshot {
-    Snapshot {
-        groups: context.groups(&[]),
-        hosts: BTreeMap::new(),
-        cluster: Cluster::None,
-        busy: BTreeSet::new(),
-        applying: false,
-        control_plane_busy: false,
-        failed: BTreeMap::new(),
-        cluster_failed: None,
-        kubeadm_failures: BTreeMap::new(),
-        removals: Removals::default(),
-    }
+    Snapshot { groups: context.groups(&[]), ..Snapshot::default() }
 }
 
 fn metadata(context: &Context, host: &Host) -> anyhow::Result<Option<Metadata>> {

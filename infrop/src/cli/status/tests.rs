@@ -75,13 +75,7 @@ fn snapshot(hosts: Vec<Host>, cluster: Cluster) -> Snapshot {
         groups: vec![group],
         hosts: hosts.into_iter().map(|host| (host.compute.name.clone(), host)).collect(),
         cluster,
-        busy: [].into(),
-        applying: false,
-        control_plane_busy: false,
-        failed: BTreeMap::new(),
-        cluster_failed: None,
-        kubeadm_failures: BTreeMap::new(),
-        removals: Removals::default(),
+        ..Snapshot::default()
     }
 }
 

@@ -14,6 +14,7 @@ use super::{
     error::{At, Error},
     paths::Paths,
 };
+use crate::random;
 
 /// Where the Kubernetes API listens on a host.
 pub const API_PORT: u16 = 6443;
@@ -218,11 +219,7 @@ pub(super) fn replace(path: &Path, text: &str) -> Result<(), Error> {
 
 /// Random bytes, in hexadecimal.
 pub(super) fn random_hex(bytes: usize) -> Result<String, Error> {
-    use std::io::Read;
-    let path = Path::new("/dev/urandom");
-    let mut buffer = vec![0; bytes];
-    File::open(path).and_then(|mut file| file.read_exact(&mut buffer)).at("read", path)?;
-    Ok(buffer.iter().map(|byte| format!("{byte:02x}")).collect())
+    random::hex(bytes).at("read", Path::new(random::SOURCE))
 }
 
 #[cfg(test)]

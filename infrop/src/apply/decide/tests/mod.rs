@@ -2,7 +2,7 @@
 
 mod shrink;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use common::{metadata::InitializedMark, plan::Plan};
 
@@ -114,14 +114,8 @@ fn snapshot(planes: usize, workers: usize, hosts: &[(&str, At)]) -> Snapshot {
     Snapshot {
         groups: vec![group("cp", Role::ControlPlane, planes), group("w", Role::Worker, workers)],
         hosts: hosts.collect(),
-        cluster: Cluster::None,
-        busy: BTreeSet::new(),
-        applying: false,
-        control_plane_busy: false,
-        failed: BTreeMap::new(),
-        cluster_failed: None,
-        kubeadm_failures: BTreeMap::new(),
         removals: Removals { limit: 1, agreed: Agreed::All, ..Removals::default() },
+        ..Snapshot::default()
     }
 }
 
