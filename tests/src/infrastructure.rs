@@ -169,3 +169,17 @@ impl Ended {
         }
     }
 }
+
+/// A document with one control plane and some workers of a lab.
+pub fn lab_document(name: &str, workers: u16) -> String {
+    format!(
+        "apiVersion: infrop.caos.ch/v1alpha1\n\
+         kind: Infrastructure\n\
+         metadata: {{ name: {name} }}\n\
+         providers:\n  here:\n    lab:\n      pools: {{ cp: {{}}, w: {{}} }}\n\
+         cluster:\n  controlPlane: {{ provider: here, pool: cp, nodes: 1 }}\n  \
+         workers:\n  - {{ provider: here, pool: w, nodes: {workers} }}\n  \
+         networking: {{ manifests: [lab-network.yaml] }}\n\
+         software: {{ kubernetes: 1.37.1 }}\n"
+    )
+}

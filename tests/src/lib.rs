@@ -21,6 +21,7 @@ pub mod holder;
 pub mod http_server;
 pub mod infrastructure;
 mod keeper;
+pub mod kills;
 pub mod kubeadm;
 pub mod lab;
 mod pki;

@@ -2,6 +2,7 @@
 
 mod bench;
 mod package;
+mod soak;
 mod suites;
 
 use std::process::ExitCode;
@@ -27,6 +28,12 @@ enum Xtask {
         #[arg(long)]
         debug: bool,
     },
+    /// Kill infrop with -9 at many random moments of bring-ups and removals (T4; takes about half an hour).
+    Soak {
+        /// How many of each.
+        #[arg(long, default_value_t = 30)]
+        kills: u32,
+    },
     /// Measure, and say whether targets are met.
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -44,6 +51,7 @@ fn main() -> ExitCode {
                     println!("{}", package::run(debug, &steps).await?.display());
                     Ok(true)
                 }
+                Xtask::Soak { kills } => soak::run(kills, &steps).await,
                 Xtask::Bench(bench) => bench::run(bench, &steps).await,
             }
         })

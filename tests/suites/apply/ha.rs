@@ -6,9 +6,9 @@ use anyhow::{Context, ensure};
 use infrop::provider::lab::{Lab, Power};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt};
-use tests::infrastructure::Infrastructure;
+use tests::infrastructure::{Infrastructure, lab_document};
 
-use super::{document, life::ready};
+use super::life::ready;
 
 const NAME: &str = "ha";
 
@@ -21,7 +21,7 @@ const NODES: [&str; 4] = ["cp-1", "cp-2", "cp-3", "w-1"];
 const LONGEST_GAP: Duration = Duration::from_secs(10);
 
 pub(crate) async fn holder_is_lost() -> anyhow::Result<()> {
-    let text = document(NAME, 1).replace(
+    let text = lab_document(NAME, 1).replace(
         "pool: cp, nodes: 1 }",
         &format!("pool: cp, nodes: 3 }}\n  endpoint: {{ host: {ADDRESS} }}"),
     );

@@ -12,16 +12,14 @@ use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::{Api, ResourceExt, api::ListParams};
 use serde_json::{Value, json};
 use tests::{
-    infrastructure::{Ended, Infrastructure},
+    infrastructure::{Ended, Infrastructure, lab_document},
     lab::wait_for,
 };
-
-use super::document;
 
 const NAME: &str = "life";
 
 pub(crate) async fn whole() -> anyhow::Result<()> {
-    Infrastructure::new(NAME, &document(NAME, 2))?
+    Infrastructure::new(NAME, &lab_document(NAME, 2))?
         .with(async |infrastructure| {
             let planned = infrastructure.run(&["plan"]).await?;
             ensure!(planned.code == 2 && planned.stdout.contains("create w-2"), "{planned:?}");
