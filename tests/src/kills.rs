@@ -11,8 +11,8 @@ use crate::infrastructure::{Infrastructure, lab_document};
 /// A bring-up takes longer than this also on a fast machine, so that most kills hit it.
 const BRING_UP: u64 = 30_000;
 
-/// A removal takes some seconds.
-const REMOVAL: u64 = 4_000;
+/// Looking takes a second, and a removal two or three.
+const REMOVAL: u64 = 3_000;
 
 /// Random moments that can be had again: the seed is printed, and `INFROP_TEST_SEED` gives it.
 #[derive(Debug)]
@@ -47,8 +47,8 @@ pub struct Kills {
     pub removal: u32,
 }
 
-/// Brings a cluster up and takes a worker away, and kills infrop so often in each; whatever happens, the end is the
-/// same, no compute is lost or there twice, and the cluster that once was there stays.
+/// Brings a cluster up, and takes a worker away again and again, and kills infrop so often in each; whatever happens, the
+/// end is the same, no compute is lost or there twice, and the cluster that once was there stays.
 pub async fn round(name: &str, random: &mut Random, wanted: Kills) -> anyhow::Result<Kills> {
     Infrastructure::new(name, &lab_document(name, 2))?
         .with(async |infrastructure| {
@@ -62,13 +62,15 @@ pub async fn round(name: &str, random: &mut Random, wanted: Kills) -> anyhow::Re
             same_cluster(infrastructure, &mut cluster).await?;
             check(infrastructure, &["cp-1", "w-1", "w-2"]).await?;
 
-            infrastructure.edit("pool: w, nodes: 2", "pool: w, nodes: 1")?;
             for _ in 0..wanted.removal {
+                infrastructure.edit("pool: w, nodes: 2", "pool: w, nodes: 1")?;
                 kills.removal += kill_after(infrastructure, random.below(REMOVAL)).await?;
+                infrastructure.insist(&["apply", "--yes"]).await?;
+                same_cluster(infrastructure, &mut cluster).await?;
+                check(infrastructure, &["cp-1", "w-1"]).await?;
+                infrastructure.edit("pool: w, nodes: 1", "pool: w, nodes: 2")?;
+                infrastructure.insist(&["apply"]).await?;
             }
-            infrastructure.insist(&["apply", "--yes"]).await?;
-            same_cluster(infrastructure, &mut cluster).await?;
-            check(infrastructure, &["cp-1", "w-1"]).await?;
             Ok(kills)
         })
         .await

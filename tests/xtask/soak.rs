@@ -7,7 +7,7 @@ use images::steps::Steps;
 use tests::kills::{Kills, Random, round};
 
 /// In one bring-up; more would mostly hit one that is done.
-const KILLS_PER_ROUND: Kills = Kills { bring_up: 5, removal: 3 };
+const KILLS_PER_ROUND: Kills = Kills { bring_up: 5, removal: 5 };
 
 /// Kills infrop so often while clusters come up, and while workers go.
 pub(crate) async fn run(kills: u32, steps: &Steps) -> anyhow::Result<bool> {
