@@ -3,6 +3,7 @@
 mod act;
 mod context;
 mod decide;
+mod foresee;
 mod observe;
 mod progress;
 mod run;
@@ -12,6 +13,7 @@ mod write;
 pub use self::{
     context::Context,
     decide::{Action, Decision, decide, leaving, natural},
+    foresee::foresee,
     observe::{connect, look, observe, sorted},
     progress::{Event, Progress, Stage},
     run::{Options, Outcome, Stop, run},

@@ -27,7 +27,7 @@ pub struct Owner {
 }
 
 /// What a host says of itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostReport {
     /// The boot it is in.
     pub boot_id: String,
@@ -52,9 +52,10 @@ pub struct HostReport {
 }
 
 /// What kubeadm did on a host, at infrop's request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum KubeadmState {
     /// Nothing.
+    #[default]
     None,
     /// It runs.
     Running,

@@ -8,11 +8,11 @@ use super::{
     infrastructure::DocumentArguments,
     output::{Output, print_json, say, table},
 };
-use crate::apply::{self, Agreed, Decision, Removals};
+use crate::apply::{self, Action, Agreed, Decision, Removals};
 
 const HELP: &str = "\
-Looks at providers, hosts and cluster, and changes nothing. Steps that follow from others are shown as far as they are \
-certain. Removals are shown as `apply --yes` with the same --max-delete would do them.
+Looks at providers, hosts and cluster, and changes nothing. It shows all steps in their order, as they will be if each \
+goes well; hosts take theirs side by side. Removals are shown as `apply --yes` with the same --max-delete would do them.
 
 Example: infrop plan -f infrastructure.yaml -o json
 
@@ -47,7 +47,8 @@ pub(super) async fn run(arguments: PlanArguments, shared: &Shared) -> anyhow::Re
     let (mut snapshot, _) = apply::observe(&context, 32).await?;
     // What nobody agreed to yet is what people look at a plan for.
     snapshot.removals = Removals { limit: max_delete, agreed: Agreed::All, ..Removals::default() };
-    let rows = rows(&apply::decide(&snapshot));
+    let (steps, end) = apply::foresee(&snapshot);
+    let rows = rows(&steps, &end);
     let code = if rows.is_empty() { DONE } else { CHANGES };
     match output {
         Output::Json => print_json(&rows)?,
@@ -62,9 +63,11 @@ pub(super) async fn run(arguments: PlanArguments, shared: &Shared) -> anyhow::Re
     Ok(code)
 }
 
-fn rows(decision: &Decision) -> Vec<Row> {
-    let Decision { actions, waiting, blocked } = decision;
-    let actions = actions.iter().map(|action| Row {
+/// Waits go without saying, unless there is nothing else.
+fn rows(steps: &[Action], end: &Decision) -> Vec<Row> {
+    let Decision { actions: _, waiting, blocked } = end;
+    let only_waits = steps.iter().all(Action::is_wait);
+    let actions = steps.iter().filter(|action| only_waits || !action.is_wait()).map(|action| Row {
         host: action.host().map(ToString::to_string),
         what: action.to_string(),
         reason: None,

@@ -195,9 +195,12 @@ fn grow(snapshot: &Snapshot, index: usize, group: &Group, decision: &mut Decisio
             .filter(|name| !snapshot.hosts.contains_key(name) && !coming.contains(name))
             .take(missing)
             .collect(),
-        Spares::Listed(spares) => {
-            spares.iter().filter(|name| !coming.contains(name)).take(missing).cloned().collect()
-        }
+        Spares::Listed(spares) => spares
+            .iter()
+            .filter(|name| !snapshot.hosts.contains_key(*name) && !coming.contains(name))
+            .take(missing)
+            .cloned()
+            .collect(),
     };
     if names.len() < missing {
         let why = format!(

@@ -8,7 +8,10 @@ use common::{metadata::InitializedMark, plan::Plan};
 
 use super::*;
 use crate::{
-    apply::snapshot::{Agreed, Peers, Removals},
+    apply::{
+        foresee::foresee,
+        snapshot::{Agreed, Peers, Removals},
+    },
     cluster::{NodeView, REMOVING},
     provider::{Compute, Power},
 };
@@ -306,6 +309,11 @@ fn listed_hosts_are_taken_in_order_and_a_lack_is_said() {
     snapshot.groups[1].spares = Spares::Listed(vec![name("rack-b"), name("rack-a")]);
     let decision = decide(&snapshot);
     assert_eq!(actions(&snapshot), ["create rack-b", "create rack-a", "install node-agent on cp-1"]);
+    // One that was taken in this run is no spare any more, although the provider was not asked again.
+    let mut taken = snapshot.clone();
+    taken.hosts.insert(name("rack-b"), host("rack-b", 1, false, At::Bare));
+    taken.failed.insert(name("rack-a"), "no".into());
+    assert_eq!(actions(&taken), ["install node-agent on cp-1", "install node-agent on rack-b"]);
     assert!(decision.blocked["pool w"].starts_with("1 more hosts are wanted"));
 }
 
@@ -314,4 +322,56 @@ fn hosts_that_are_switched_off_are_switched_on() {
     let mut snapshot = with_cluster(snapshot(1, 0, &[("cp-1", At::Joined)]));
     snapshot.hosts.get_mut(&name("cp-1")).unwrap().compute.power = Power::Off;
     assert_eq!(actions(&snapshot), ["switch cp-1 on"]);
+}
+
+fn foreseen(snapshot: &Snapshot) -> Vec<String> {
+    let (steps, end) = foresee(snapshot);
+    assert!(end.actions.is_empty() && end.waiting.is_empty() && end.blocked.is_empty(), "{end:?}");
+    steps.iter().filter(|action| !action.is_wait()).map(ToString::to_string).collect()
+}
+
+#[test]
+fn all_steps_are_foreseen() {
+    assert_eq!(
+        foreseen(&snapshot(1, 1, &[])),
+        [
+            "create cp-1",
+            "create w-1",
+            "install node-agent on cp-1",
+            "install node-agent on w-1",
+            "make the cluster on cp-1",
+            "apply objects",
+            "join w-1 as a worker",
+        ]
+    );
+    let mut many = snapshot(3, 0, &[("cp-1", At::Failed)]);
+    many.groups[0].peers = Some(Peers::Computes);
+    assert_eq!(
+        foreseen(&many),
+        [
+            "create cp-2",
+            "create cp-3",
+            "remove what an unfinished kubeadm left on cp-1",
+            "make the cluster on cp-1",
+            "install node-agent on cp-2",
+            "install node-agent on cp-3",
+            "apply objects",
+            "join cp-2 as a control plane",
+            "join cp-3 as a control plane",
+        ]
+    );
+    let hosts = [("cp-1", At::Joined), ("w-1", At::Joined), ("w-2", At::Joined)];
+    assert_eq!(foreseen(&with_cluster(snapshot(1, 1, &hosts))), ["remove w-2"]);
+    let mut silent = snapshot(1, 1, &[("cp-1", At::Joined), ("w-1", At::Silent)]);
+    silent.cluster = Cluster::Silent("refused".into());
+    assert_eq!(foreseen(&silent), ["install node-agent on w-1", "join w-1 as a worker"]);
+}
+
+#[test]
+fn what_stays_blocked_is_foreseen_too() {
+    let mut lacking = snapshot(1, 2, &[]);
+    lacking.groups[1].spares = Spares::Listed(vec![name("rack-a")]);
+    let (steps, end) = foresee(&lacking);
+    assert!(steps.contains(&Action::Join(name("rack-a"), Role::Worker)));
+    assert!(end.blocked.contains_key("pool w"), "{end:?}");
 }
