@@ -3,6 +3,7 @@
 use std::{
     fmt, io,
     net::{Ipv4Addr, SocketAddrV4},
+    time::Duration,
 };
 
 use clap::ValueEnum;
@@ -11,13 +12,18 @@ use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     net::UnixStream,
+    time::{Instant, sleep},
 };
 
 use super::{
+    SUPERVISOR_START,
     error::{At, Error},
     model::{Host, HostName, LabName},
     paths::Paths,
 };
+
+/// Between two attempts to reach one that starts.
+const START_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A switch of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
@@ -145,7 +151,18 @@ pub(super) async fn supervisor_pid(paths: &Paths) -> Result<i32, Error> {
     Ok(credentials.pid())
 }
 
+/// Connects. A supervisor that just started does not listen yet: whoever comes in that moment waits for it.
 async fn open(paths: &Paths) -> Result<UnixStream, Error> {
     let path = paths.control();
-    UnixStream::connect(&path).await.at("reach the lab's supervisor at", &path)
+    let deadline = Instant::now() + SUPERVISOR_START;
+    loop {
+        let connected = UnixStream::connect(&path).await;
+        let early = connected.as_ref().is_err_and(|error| {
+            matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+        });
+        if !early || Instant::now() > deadline || !paths.is_supervised()? {
+            return connected.at("reach the lab's supervisor at", &path);
+        }
+        sleep(START_INTERVAL).await;
+    }
 }
