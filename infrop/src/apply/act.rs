@@ -77,7 +77,7 @@ impl Task<'_> {
             }
             Action::PowerOn(name) => {
                 let host = self.host(name)?;
-                let group = self.snapshot.groups.get(host.group).context("a host of no group")?;
+                let group = self.snapshot.group(host)?;
                 let provider = self.context.provider(&group.provider)?;
                 provider.power(&host.compute, Power::On).await?;
                 Ok(Found::Compute(Compute { power: Power::On, ..host.compute.clone() }))
@@ -99,7 +99,7 @@ impl Task<'_> {
             Action::Apply => self.apply().await,
             Action::Label(name) => {
                 let host = self.host(name)?;
-                let group = self.snapshot.groups.get(host.group).context("a host of no group")?;
+                let group = self.snapshot.group(host)?;
                 cluster::label(&self.access()?.client, name, &group.labels).await?;
                 self.look_at_cluster().await
             }
@@ -190,7 +190,7 @@ impl Task<'_> {
 
     async fn init(&self, name: &NodeName) -> anyhow::Result<Found> {
         let host = self.host(name)?;
-        let group = self.snapshot.groups.get(host.group).context("a host of no group")?;
+        let group = self.snapshot.group(host)?;
         let registration = self.context.registration(host, group)?;
         let init = InitConfiguration::new(registration, self.context.api_server(host), Token::throwaway()?);
         let mut parts = vec![serde_json::to_value(init)?];
@@ -223,7 +223,7 @@ impl Task<'_> {
     ) -> anyhow::Result<Found> {
         let access = self.access()?;
         let host = self.host(name)?;
-        let group = self.snapshot.groups.get(host.group).context("a host of no group")?;
+        let group = self.snapshot.group(host)?;
         let first = control_planes(&self.snapshot).next().context("no control plane answers")?;
         let discovery = TokenDiscovery {
             token: token.expose(),
@@ -241,7 +241,7 @@ impl Task<'_> {
     }
 
     async fn lay_down_certificates(&self, first: &Host, key: &CertificateKey) -> anyhow::Result<()> {
-        let group = self.snapshot.groups.get(first.group).context("a host of no group")?;
+        let group = self.snapshot.group(first)?;
         let registration = self.context.registration(first, group)?;
         let init = InitConfiguration::new(registration, self.context.api_server(first), Token::throwaway()?)
             .with_certificate_key(key.expose());
@@ -298,7 +298,7 @@ impl Task<'_> {
     /// later run finds it and goes on.
     async fn remove(&self, name: &NodeName) -> anyhow::Result<Found> {
         let host = self.host(name)?;
-        let group = self.snapshot.groups.get(host.group).context("a host of no group")?;
+        let group = self.snapshot.group(host)?;
         let answers = self.report(name).await;
         let dead = self.snapshot.removals.replace.contains(name) && answers.is_err();
         if let Some(access) = &self.access {

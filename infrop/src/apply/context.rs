@@ -111,7 +111,7 @@ impl Context {
 
     /// What a host is to be given; none before it said what it is and its peers are known.
     pub fn delivery(&self, snapshot: &Snapshot, host: &Host) -> anyhow::Result<Option<Delivery>> {
-        let group = snapshot.groups.get(host.group).context("a host of no group")?;
+        let group = snapshot.group(host)?;
         let defaults = self.provider(&group.provider)?.defaults();
         let Some(metadata) = self.host_metadata(snapshot, host, group, defaults)? else { return Ok(None) };
         let settings = json!({ "kubeadm": { "ignorePreflightErrors": self.ignored_checks(defaults) } });

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::{
     decide::{Action, Decision, decide},
-    snapshot::{Cluster, ClusterView, Host, Role, Snapshot},
+    snapshot::{Cluster, ClusterView, Host, Snapshot},
 };
 use crate::{
     bootstrap::host::{HostReport, KubeadmState},
@@ -73,7 +73,7 @@ fn assume(world: &mut Snapshot, action: &Action) {
                 ready: Ok(()),
                 since: None,
                 cordoned: false,
-                control_plane: group.is_some_and(|group| group.role == Role::ControlPlane),
+                control_plane: world.is_control_plane(host),
                 kubelet: String::new(),
                 boot_id: host.seen().map(|report| report.boot_id.clone()).unwrap_or_default(),
                 labels: group.map(|group| group.labels.clone()).unwrap_or_default(),
@@ -89,12 +89,11 @@ fn assume(world: &mut Snapshot, action: &Action) {
             }
         }
         Action::Init(name) | Action::Join(name, _) | Action::AwaitKubeadm(name) => {
-            let role =
-                world.hosts.get(name).and_then(|host| world.groups.get(host.group)).map(|group| group.role);
+            let control_plane = world.hosts.get(name).is_some_and(|host| world.is_control_plane(host));
             if let Some(report) = report(world, action) {
                 report.kubeadm = KubeadmState::Done;
                 report.joined = true;
-                report.control_plane = role == Some(Role::ControlPlane);
+                report.control_plane = control_plane;
             }
             if matches!(world.cluster, Cluster::None) {
                 // A new cluster has none of the objects.

@@ -7,7 +7,7 @@ use futures::{StreamExt, future::join_all, stream};
 
 use super::{
     context::Context,
-    snapshot::{Cluster, ClusterView, Group, Host, Role, Snapshot},
+    snapshot::{Cluster, ClusterView, Group, Host, Snapshot},
 };
 use crate::{
     bootstrap::{
@@ -152,8 +152,7 @@ pub async fn look_at_cluster(context: &Context, snapshot: &Snapshot) -> (Cluster
 /// Control planes on which kubeadm ended well.
 pub fn control_planes(snapshot: &Snapshot) -> impl Iterator<Item = &Host> {
     snapshot.hosts.values().filter(|host| {
-        let role = snapshot.groups.get(host.group).map(|group| group.role);
-        role == Some(Role::ControlPlane)
+        snapshot.is_control_plane(host)
             && host.seen().is_some_and(|report| report.control_plane && report.kubeadm == KubeadmState::Done)
     })
 }
@@ -161,7 +160,7 @@ pub fn control_planes(snapshot: &Snapshot) -> impl Iterator<Item = &Host> {
 async fn access_through(context: &Context, snapshot: &Snapshot, host: &Host) -> anyhow::Result<Access> {
     let remote = connect(context, &snapshot.groups, host).await?;
     let text = admin_kubeconfig(&remote).await?;
-    let group = snapshot.groups.get(host.group).ok_or_else(|| anyhow::anyhow!("a host of no group"))?;
+    let group = snapshot.group(host)?;
     let address = context.api_address(host.compute.address);
     let route = context.provider(&group.provider)?.route(address).await?;
     Ok(Access::new(&text, &route).await?)

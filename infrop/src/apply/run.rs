@@ -312,10 +312,7 @@ impl<'a> Run<'a> {
 fn is_exclusive(snapshot: &Snapshot, action: &Action) -> bool {
     match action {
         Action::Init(_) | Action::Join(_, Role::ControlPlane) => true,
-        Action::Remove(name) => {
-            let group = snapshot.hosts.get(name).and_then(|host| snapshot.groups.get(host.group));
-            group.is_some_and(|group| group.role == Role::ControlPlane)
-        }
+        Action::Remove(name) => snapshot.hosts.get(name).is_some_and(|host| snapshot.is_control_plane(host)),
         _ => false,
     }
 }

@@ -5,6 +5,7 @@ use std::{
     net::IpAddr,
 };
 
+use anyhow::Context as _;
 use common::{metadata::NodeName, plan::PlanId};
 
 use crate::{
@@ -131,6 +132,16 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// The group of a host. Hosts are only ever taken in with one that is there.
+    pub fn group(&self, host: &Host) -> anyhow::Result<&Group> {
+        self.groups.get(host.group).with_context(|| format!("{} is of no group", host.compute.name))
+    }
+
+    /// Whether a host is meant to run Kubernetes itself.
+    pub fn is_control_plane(&self, host: &Host) -> bool {
+        self.groups.get(host.group).is_some_and(|group| group.role == Role::ControlPlane)
+    }
+
     /// The addresses that hosts of a group lead calls to; none before all are known, or if they lead nowhere.
     pub fn peers(&self, group: usize) -> Option<BTreeSet<IpAddr>> {
         let Group { count, peers, .. } = self.groups.get(group)?;

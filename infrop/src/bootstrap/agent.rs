@@ -23,16 +23,14 @@ pub struct AgentPackage {
     bytes: Arc<Vec<u8>>,
     /// Of the bytes, made once: there is a delivery for each host.
     digest: [u8; 32],
-    /// The version of the agent in it.
-    pub version: String,
 }
 
 impl AgentPackage {
     /// Reads the package at `path`.
-    pub fn read(path: &Path, version: &str) -> Result<Self, (PathBuf, std::io::Error)> {
+    pub fn read(path: &Path) -> Result<Self, (PathBuf, std::io::Error)> {
         let bytes = std::fs::read(path).map_err(|error| (path.to_owned(), error))?;
         let digest = Sha256::digest(&bytes).into();
-        Ok(Self { bytes: Arc::new(bytes), digest, version: version.to_owned() })
+        Ok(Self { bytes: Arc::new(bytes), digest })
     }
 }
 

@@ -154,7 +154,7 @@ impl DocumentArguments {
             let mut files = std::fs::read_dir(&directory)?;
             files.next().context("the cached package of node-agent is not there")??.path()
         };
-        AgentPackage::read(&package, VERSION).map_err(|(path, error)| {
+        AgentPackage::read(&package).map_err(|(path, error)| {
             anyhow::Error::from(error).context(format!("cannot read {}", path.display()))
         })
     }

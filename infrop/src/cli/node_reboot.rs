@@ -167,7 +167,7 @@ async fn restart(
             Err(error) => return Err(error.into()),
         }
     } else {
-        let group = snapshot.groups.get(host.group).context("a host of no group")?;
+        let group = snapshot.group(host)?;
         let provider = context.provider(&group.provider)?;
         if host.compute.power != Power::Off {
             provider.power(&host.compute, Power::Off).await?;

@@ -68,9 +68,8 @@ impl Manifests {
     /// Those that the cluster does not have in this form.
     pub async fn pending(&self, client: &kube::Client) -> Result<Vec<Object>, Error> {
         let mut pending = Vec::new();
-        let discovery = Found::new(client);
         let looks = self.objects.iter().map(|object| async {
-            let Some(api) = discovery.api(object).await? else { return Ok(true) };
+            let Some(api) = find_api(client, object).await? else { return Ok(true) };
             let name = object.value.name_any();
             let seen = api.get_metadata_opt(&name).await.to(format!("read {} {name}", object.kind.kind))?;
             let hash = seen.as_ref().and_then(|seen| seen.annotations().get(CONTENT));
@@ -93,8 +92,7 @@ impl Object {
 
     /// Creates it or brings it to this form.
     pub async fn apply(&self, client: &kube::Client) -> Result<(), Error> {
-        let discovery = Found::new(client);
-        let Some(api) = discovery.api(self).await? else {
+        let Some(api) = find_api(client, self).await? else {
             let why = format!("the cluster does not know {} of {}", self.kind.kind, self.kind.api_version());
             return Err(Error::Manifest { file: self.file.clone(), why });
         };
@@ -109,31 +107,18 @@ impl Object {
     }
 }
 
-/// Finds out where objects of a kind are.
-struct Found<'a> {
-    client: &'a kube::Client,
-}
-
-impl<'a> Found<'a> {
-    fn new(client: &'a kube::Client) -> Self {
-        Self { client }
-    }
-
-    async fn api(&self, object: &Object) -> Result<Option<Api<DynamicObject>>, Error> {
-        let what = || format!("ask what {} is", object.kind.kind);
-        let found = kube::discovery::pinned_kind(self.client, &object.kind).await;
-        let (resource, capabilities) = match found {
-            Err(kube::Error::Discovery(_)) => return Ok(None),
-            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(None),
-            found => found.to(what())?,
-        };
-        let namespace = object.value.namespace();
-        Ok(Some(match (capabilities.scope, namespace) {
-            (Scope::Cluster, _) => Api::all_with(self.client.clone(), &resource),
-            (Scope::Namespaced, Some(namespace)) => {
-                Api::namespaced_with(self.client.clone(), &namespace, &resource)
-            }
-            (Scope::Namespaced, None) => Api::default_namespaced_with(self.client.clone(), &resource),
-        }))
-    }
+/// Where objects of that kind are; none if the cluster does not know the kind.
+async fn find_api(client: &kube::Client, object: &Object) -> Result<Option<Api<DynamicObject>>, Error> {
+    let found = kube::discovery::pinned_kind(client, &object.kind).await;
+    let (resource, capabilities) = match found {
+        Err(kube::Error::Discovery(_)) => return Ok(None),
+        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(None),
+        found => found.to(format!("ask what {} is", object.kind.kind))?,
+    };
+    let client = client.clone();
+    Ok(Some(match (capabilities.scope, object.value.namespace()) {
+        (Scope::Cluster, _) => Api::all_with(client, &resource),
+        (Scope::Namespaced, Some(namespace)) => Api::namespaced_with(client, &namespace, &resource),
+        (Scope::Namespaced, None) => Api::default_namespaced_with(client, &resource),
+    }))
 }

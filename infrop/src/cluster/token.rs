@@ -26,11 +26,11 @@ const CERTIFICATES: &str = "kubeadm-certs";
 pub struct Token {
     secret: String,
     /// `id.secret`.
-    pub text: SecretString,
+    text: SecretString,
 }
 
 /// A token that no cluster knows yet.
-pub fn random_token() -> Result<(String, String), Error> {
+fn random_token() -> Result<(String, String), Error> {
     Ok((random::hex(3)?, random::hex(8)?))
 }
 

@@ -56,7 +56,7 @@ async fn context(text: &str) -> Context {
     );
     let providers = BTreeMap::from([(name, Box::new(computes.await.unwrap()) as Box<dyn Provider>)]);
     let package = tempfile::NamedTempFile::new().unwrap();
-    let package = AgentPackage::read(package.path(), "0").unwrap();
+    let package = AgentPackage::read(package.path()).unwrap();
     Context::new(infrastructure, Path::new(""), providers, connections, package).unwrap()
 }
 

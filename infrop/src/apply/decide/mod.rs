@@ -334,9 +334,7 @@ fn enter(snapshot: &Snapshot, name: &NodeName, group: &Group, decision: &Decisio
 
 /// Whether this host may make the cluster: it is the first control plane, and no other can have made one.
 fn first(snapshot: &Snapshot, name: &NodeName) -> Next {
-    let planes = snapshot.hosts.iter().filter(|(_, host)| {
-        snapshot.groups.get(host.group).is_some_and(|group| group.role == Role::ControlPlane)
-    });
+    let planes = snapshot.hosts.iter().filter(|(_, host)| snapshot.is_control_plane(host));
     for (other, host) in planes {
         match host.seen() {
             // A host that is only being set up has nothing to hide; one that never answered may have a cluster.
@@ -350,8 +348,7 @@ fn first(snapshot: &Snapshot, name: &NodeName) -> Next {
         }
     }
     let candidates = snapshot.hosts.iter().filter(|(candidate, host)| {
-        snapshot.groups.get(host.group).is_some_and(|group| group.role == Role::ControlPlane)
-            && !snapshot.failed.contains_key(*candidate)
+        snapshot.is_control_plane(host) && !snapshot.failed.contains_key(*candidate)
     });
     // The one whose name comes first, numbers compared as numbers.
     let lowest = candidates.map(|(candidate, _)| candidate).min_by_key(|candidate| natural(candidate));

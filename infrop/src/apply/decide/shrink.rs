@@ -138,8 +138,7 @@ fn obstacle(snapshot: &Snapshot, name: &NodeName, decision: &Decision) -> Option
     if group.role != Role::ControlPlane {
         return None;
     }
-    let other_removal =
-        |action: &Action| matches!(action, Action::Remove(other) if is_control_plane(snapshot, other));
+    let other_removal = |action: &Action| matches!(action, Action::Remove(other) if snapshot.hosts.get(other).is_some_and(|host| snapshot.is_control_plane(host)));
     if snapshot.control_plane_busy || decision.actions.iter().any(other_removal) {
         return Some(Obstacle::Wait("control planes go and come one after the other".to_owned()));
     }
@@ -159,9 +158,4 @@ fn obstacle(snapshot: &Snapshot, name: &NodeName, decision: &Decision) -> Option
         )));
     }
     None
-}
-
-fn is_control_plane(snapshot: &Snapshot, name: &NodeName) -> bool {
-    let group = snapshot.hosts.get(name).and_then(|host| snapshot.groups.get(host.group));
-    group.is_some_and(|group| group.role == Role::ControlPlane)
 }

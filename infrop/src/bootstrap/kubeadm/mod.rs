@@ -47,6 +47,14 @@ impl Verb {
             Self::Join => "join",
         }
     }
+
+    /// How it is called. A token on the console would stand in the journal.
+    fn options(self) -> &'static str {
+        match self {
+            Self::Init => " --skip-token-print",
+            Self::Join => "",
+        }
+    }
 }
 
 /// Documents as one YAML text.
@@ -57,7 +65,7 @@ pub fn documents(parts: impl IntoIterator<Item = serde_json::Value>) -> Result<S
 
 /// Starts kubeadm. Its configuration is gone from the host when it ends.
 pub async fn start(remote: &Remote, verb: Verb, config: &str) -> Result<(), Error> {
-    let verb = verb.as_str();
+    let (verb, options) = (verb.as_str(), verb.options());
     // The mark comes first and is on the disk: from then on a crash is recognised as one.
     let script = format!(
         "umask 077\nmkdir -p \"$(dirname {BEGUN})\" \"$(dirname {CONFIG})\"\ncat > {CONFIG}\n\
@@ -66,10 +74,9 @@ pub async fn start(remote: &Remote, verb: Verb, config: &str) -> Result<(), Erro
          systemd-run --quiet --unit={UNIT} --description='kubeadm {verb}, started by infrop' \
          --property=Type=exec --property=RemainAfterExit=yes --property='ExecStopPost=-/bin/rm -f {CONFIG}' \
          --setenv=HOME=/root -- /bin/bash -euc \
-         'kubeadm {verb} --config {CONFIG} --skip-token-print; rm -f {CONFIG}; echo {verb} > {DONE}.new; sync {DONE}.new; \
+         'kubeadm {verb} --config {CONFIG}{options}; rm -f {CONFIG}; echo {verb} > {DONE}.new; sync {DONE}.new; \
          mv {DONE}.new {DONE}; sync \"$(dirname {DONE})\"'"
     );
-    let script = if verb == "join" { script.replace(" --skip-token-print", "") } else { script };
     remote.run_with(&format!("start kubeadm {verb}"), START_LIMIT, &script, config.as_bytes()).await?;
     Ok(())
 }

@@ -14,7 +14,7 @@ use super::{
     output::{Output, print_json, say, table},
 };
 use crate::{
-    apply::{self, Agreed, Context, Removals, Role},
+    apply::{self, Agreed, Context, Removals},
     writer::{Entry, LeaseRecord, Record},
 };
 
@@ -75,7 +75,7 @@ async fn look(context: &Context) -> anyhow::Result<Report> {
     let first = apply::sorted(&snapshot)
         .into_iter()
         .filter_map(|name| snapshot.hosts.get(name))
-        .find(|host| snapshot.groups.get(host.group).is_some_and(|group| group.role == Role::ControlPlane));
+        .find(|host| snapshot.is_control_plane(host));
     let endpoint = first.map(|host| context.endpoint(host.compute.address));
     let writer = match &access {
         Some(access) => LeaseRecord::new(access.client.clone()).read().await?.entry,

@@ -64,7 +64,7 @@ fn snapshot(hosts: Vec<Host>, cluster: Cluster) -> Snapshot {
     let group = Group {
         provider: "here".parse().unwrap(),
         pool: "w".parse().unwrap(),
-        role: Role::Worker,
+        role: apply::Role::Worker,
         count: 1,
         labels: BTreeMap::new(),
         taints: None,
