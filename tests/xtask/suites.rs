@@ -35,12 +35,13 @@ struct Suite {
     directory: PathBuf,
 }
 
-/// How many tests passed, failed and were skipped.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+/// How many tests passed, failed and were skipped, and what the failed ones said.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
 struct Tally {
     passed: u32,
     failed: u32,
     skipped: u32,
+    failures: Vec<String>,
 }
 
 /// Runs everything; false if a test failed.
@@ -61,7 +62,11 @@ pub(crate) async fn run(quick: bool, steps: &Steps) -> anyhow::Result<bool> {
     total.add(others);
     let minutes = started.elapsed().as_secs_f64() / 60.0;
     println!("all tests, set-up included, took {minutes:.1} minutes");
-    let Tally { passed, failed, skipped } = total;
+    let Tally { passed, failed, skipped, failures } = total;
+    // Once more at the end: whoever sees only the end of a log must learn what failed.
+    for line in failures {
+        println!("{line}");
+    }
     println!("{passed} passed, {failed} failed, {skipped} skipped");
     Ok(failed == 0)
 }
@@ -135,7 +140,9 @@ async fn run_one(name: &str, mut command: Command) -> anyhow::Result<Tally> {
     tally.add(two);
     // A program that dies before it counts is a failure, too.
     if !status.success() && tally.failed == 0 {
-        println!("{name} | it ended with {status}");
+        let line = format!("{name} | it ended with {status}");
+        println!("{line}");
+        tally.failures.push(line);
         tally.failed = 1;
     }
     Ok(tally)
@@ -145,9 +152,15 @@ async fn show(name: &str, pipe: Option<impl AsyncRead + Unpin>) -> anyhow::Resul
     let mut total = Tally::default();
     let Some(pipe) = pipe else { return Ok(total) };
     let mut lines = BufReader::new(pipe).lines();
+    let mut tells_failures = false;
     while let Some(line) = lines.next_line().await? {
+        let shown = format!("{name} | {line}");
         if !line.trim().is_empty() {
-            println!("{name} | {line}");
+            println!("{shown}");
+        }
+        tells_failures = (tells_failures || line == "failures:") && !line.starts_with("test result: ");
+        if tells_failures {
+            total.failures.push(shown);
         }
         total.add(Tally::parse(&line));
     }
@@ -178,6 +191,7 @@ impl Tally {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped += other.skipped;
+        self.failures.extend(other.failures);
     }
 }
 
@@ -188,8 +202,19 @@ mod tests {
     #[test]
     fn closing_lines_are_counted_and_others_are_not() {
         let line = "test result: FAILED. 5 passed; 2 failed; 1 ignored; 0 measured; 7 filtered out; finished in 0.50s";
-        assert_eq!(Tally::parse(line), Tally { passed: 5, failed: 2, skipped: 1 });
+        assert_eq!(Tally::parse(line), Tally { passed: 5, failed: 2, skipped: 1, failures: vec![] });
         assert_eq!(Tally::parse("test a ... ok"), Tally::default());
+    }
+
+    #[tokio::test]
+    async fn what_failed_tests_said_is_kept_for_the_end() {
+        let output = "test a ... FAILED\nfailures:\n---- a ----\ntoo late\nfailures:\n    a\n\
+                      test result: FAILED. 0 passed; 1 failed; 0 ignored\nlater";
+        let tally = show("lab", Some(output.as_bytes())).await.unwrap();
+        assert_eq!(
+            tally.failures,
+            ["lab | failures:", "lab | ---- a ----", "lab | too late", "lab | failures:", "lab |     a"]
+        );
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! What the kernel says of a process.
 
-use std::{fs, time::Duration};
+use std::{fs, io::ErrorKind, time::Duration};
 
 use anyhow::Context;
+use nix::errno::Errno;
 
 /// Clock ticks of the kernel's counters in a second; the same on every architecture Linux runs on today.
 const TICKS: u64 = 100;
@@ -55,8 +56,7 @@ impl Usage {
         let mut usage = Self::parse(&text).context("usage of the process")?;
         // The scheduler counts nanoseconds, but only of threads that still live.
         let mut nanoseconds = 0;
-        for thread in fs::read_dir(format!("/proc/{process}/task"))? {
-            let text = fs::read_to_string(thread?.path().join("schedstat"))?;
+        for text in of_threads(process, "schedstat")? {
             let first = text.split_whitespace().next().context("schedstat is empty")?;
             nanoseconds += first.parse::<u64>()?;
         }
@@ -76,11 +76,25 @@ impl Usage {
 
 /// The children a process has now.
 pub(super) fn children(process: u32) -> anyhow::Result<usize> {
-    let mut count = 0;
+    Ok(of_threads(process, "children")?.iter().map(|text| text.split_whitespace().count()).sum())
+}
+
+/// A file of each of the threads that live.
+fn of_threads(process: u32, file: &str) -> anyhow::Result<Vec<String>> {
+    let mut texts = Vec::new();
     for thread in fs::read_dir(format!("/proc/{process}/task"))? {
-        count += fs::read_to_string(thread?.path().join("children"))?.split_whitespace().count();
+        match fs::read_to_string(thread?.path().join(file)) {
+            Ok(text) => texts.push(text),
+            // It ended after it was listed: no such file, or no such process if it ended while being read.
+            Err(error)
+                if error.kind() == ErrorKind::NotFound
+                    || error.raw_os_error() == Some(Errno::ESRCH as i32) => {}
+            Err(error) => {
+                return Err(error).with_context(|| format!("{file} of a thread of process {process}"));
+            }
+        }
     }
-    Ok(count)
+    Ok(texts)
 }
 
 #[cfg(test)]
