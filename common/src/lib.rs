@@ -6,6 +6,7 @@
 //! ```
 
 pub mod annotations;
+pub mod disruption;
 pub mod metadata;
 pub mod plan;
 pub mod skew;

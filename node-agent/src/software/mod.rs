@@ -26,6 +26,8 @@ use crate::{
     observe::{Facts, ServiceState},
 };
 
+pub use common::disruption::Disruption;
+
 pub(crate) use self::images::list as list_images;
 pub use self::kubernetes::NAME as KUBERNETES;
 
@@ -89,20 +91,6 @@ pub trait Software: Sync + fmt::Debug {
         task: &'a Task<'a>,
         version: &'a SoftwareVersion,
     ) -> BoxFuture<'a, Result<(), Failure>>;
-}
-
-/// What a change does to the pods of a host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Disruption {
-    /// Nothing.
-    None,
-    /// A service restarts; pods go on.
-    Restart,
-    /// Pods should be elsewhere.
-    Drain,
-    /// The host restarts.
-    Reboot,
 }
 
 /// What software looks at.
@@ -324,6 +312,13 @@ mod tests {
         names.sort();
         names.dedup();
         assert_eq!(names.len(), ALL.len());
+    }
+
+    #[test]
+    fn infrop_knows_what_each_does_to_pods() {
+        for software in ALL {
+            assert_eq!(software.disruption(), Disruption::of(&name_of(*software).unwrap()), "{software:?}");
+        }
     }
 
     #[test]
