@@ -7,5 +7,6 @@ pub mod cluster;
 pub mod desired;
 pub mod provider;
 pub mod random;
+pub mod rollout;
 pub mod secrets;
 pub mod writer;

@@ -70,6 +70,7 @@ fn assume(world: &mut Snapshot, action: &Action) {
             let group = world.groups.get(host.group);
             let node = NodeView {
                 name: name.clone(),
+                resource_version: String::new(),
                 ready: Ok(()),
                 since: None,
                 cordoned: false,

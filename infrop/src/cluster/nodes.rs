@@ -23,6 +23,8 @@ const READY_INTERVAL: Duration = Duration::from_millis(500);
 pub struct NodeView {
     /// Its name.
     pub name: NodeName,
+    /// The version of the object, which a write of it must find.
+    pub resource_version: String,
     /// Whether the kubelet says that it can run pods, and why not.
     pub ready: Result<(), String>,
     /// Since when that is so.
@@ -42,7 +44,8 @@ pub struct NodeView {
 }
 
 impl NodeView {
-    fn new(node: &Node) -> Option<Self> {
+    /// Of a Node; none of one whose name no host can have.
+    pub fn new(node: &Node) -> Option<Self> {
         let status = node.status.as_ref();
         let condition = status
             .and_then(|status| status.conditions.as_ref())
@@ -57,6 +60,7 @@ impl NodeView {
         let info = status.and_then(|status| status.node_info.as_ref());
         Some(Self {
             name: node.name_any().parse().ok()?,
+            resource_version: node.resource_version().unwrap_or_default(),
             ready,
             since: condition.and_then(|condition| Some(condition.last_transition_time.as_ref()?.0)),
             cordoned: node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false),

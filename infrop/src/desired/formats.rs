@@ -9,7 +9,10 @@ use common::{
     software::{SoftwareName, SoftwareVersion},
 };
 
-use super::names::{HostKey, PoolName, Subnet};
+use super::{
+    names::{HostKey, PoolName, Subnet},
+    rollout::Amount,
+};
 
 /// A kind of text.
 #[derive(Debug)]
@@ -138,6 +141,12 @@ pub(super) const ALL: &[Format] = formats! {
         "write the variable's name, such as INFROP_SSH_KEY, and never the secret itself", is_variable, confidential;
     "secret-key": r"^[A-Za-z0-9_.-]{1,253}$", "a key of a Secret",
         "write the key's name, such as ssh-privatekey, and never the secret itself", is_secret_key, confidential;
+    "amount": r"^(100|[1-9][0-9]?)%$", "an amount", "write a number of nodes such as 2, or a share such as 25%",
+        |text| text.ends_with('%') && parses::<Amount>(text);
+    "time-of-day": r"^([01][0-9]|2[0-3]):[0-5][0-9]$", "a time of day", "write hours and minutes, such as 22:00",
+        |text| text.len() == 5 && parses::<jiff::civil::Time>(text);
+    "time-zone": r"^[A-Za-z0-9_+/-]+$", "a time zone", "write its name, such as Europe/Zurich or UTC",
+        |text| jiff::tz::TimeZone::get(text).is_ok();
     "user-name": r"^[a-z_][a-z0-9_-]{0,31}$", "a user's name", "write a name such as root or debian", is_user;
 };
 

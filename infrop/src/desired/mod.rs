@@ -13,6 +13,7 @@ mod model;
 mod names;
 mod parts;
 mod problem;
+mod rollout;
 mod schema;
 mod similar;
 mod structure;
@@ -25,11 +26,12 @@ use std::{fs::File, io::Read as _, path::Path};
 pub use self::{
     model::{
         ApiVersion, Cluster, ControlPlane, Endpoint, Infrastructure, Kind, LabPool, LabProvider, Networking,
-        Provider, Rollout, SecretReference, SecretSource, Software, Ssh, StaticHost, StaticProvider, Taint,
+        Provider, SecretReference, SecretSource, Software, Ssh, StaticHost, StaticProvider, Taint,
         TaintEffect, Title, Workers,
     },
     names::{Count, HostKey, InfrastructureName, NameError, PoolName, ProviderName, Subnet},
     problem::{Problem, Problems},
+    rollout::{Amount, AmountError, AtTimeout, Day, Drain, GroupRollout, MaintenanceWindow, Rollout},
     schema::schema,
 };
 use self::{

@@ -11,7 +11,10 @@ use common::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::names::{Count, HostKey, InfrastructureName, PoolName, ProviderName, Subnet};
+use super::{
+    names::{Count, HostKey, InfrastructureName, PoolName, ProviderName, Subnet},
+    rollout::{GroupRollout, Rollout},
+};
 
 /// The document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -183,6 +186,9 @@ pub struct Workers {
     /// Taints of the Nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub taints: Vec<Taint>,
+    /// How they are taken to other versions, where it is not as `rollout` says for all.
+    #[serde(default)]
+    pub rollout: GroupRollout,
 }
 
 /// A taint of Nodes.
@@ -320,15 +326,6 @@ pub struct SecretSource {
     pub key: String,
 }
 
-/// How nodes are taken to other versions.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default, rename_all = "camelCase")]
-pub struct Rollout {
-    /// How many workers of a group may be away at once.
-    #[schemars(range(min = 1))]
-    pub max_unavailable: Count,
-}
-
 impl Default for Networking {
     fn default() -> Self {
         Self {
@@ -343,11 +340,5 @@ impl Default for Networking {
 impl Default for Ssh {
     fn default() -> Self {
         Self { user: "root".to_owned(), port: 22, private_key: None, known_hosts: None }
-    }
-}
-
-impl Default for Rollout {
-    fn default() -> Self {
-        Self { max_unavailable: Count(1) }
     }
 }

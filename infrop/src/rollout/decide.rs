@@ -1,0 +1,308 @@
+//! What to do next: a pure function of what is. Nodes that were begun go on; others are begun as far as rules allow.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+use common::{KubernetesVersion, metadata::NodeName};
+use jiff::Timestamp;
+
+use super::{
+    assess::{Assessment, Stage, Verb, assess, has_permit, kubernetes},
+    policy::Limits,
+    reason::Reason,
+    snapshot::{Etcd, Member, Snapshot},
+};
+use crate::apply::natural;
+
+/// On a control plane: before which Kubernetes version etcd's data was last saved there.
+pub const SAVED: &str = "infrop.caos.ch/etcd-saved-before";
+
+/// One thing to do.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Action {
+    /// Begin a node: give it the permit.
+    Permit(NodeName),
+    /// The next step with a node that was begun.
+    Step(Verb, NodeName),
+    /// Make sure that a permit which a writer before us may have on its way does not arrive.
+    Fence(NodeName),
+    /// Ask etcd how it is.
+    LookAtEtcd,
+    /// Save etcd's data on a control plane.
+    SaveEtcd(NodeName, KubernetesVersion),
+}
+
+impl Action {
+    /// The node it is about.
+    pub fn node(&self) -> Option<&NodeName> {
+        match self {
+            Self::Permit(name) | Self::Step(_, name) | Self::Fence(name) | Self::SaveEtcd(name, _) => {
+                Some(name)
+            }
+            Self::LookAtEtcd => None,
+        }
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Permit(name) => write!(f, "permit changes on {name}"),
+            Self::Step(Verb::Cordon, name) => write!(f, "cordon {name}"),
+            Self::Step(Verb::Drain, name) => write!(f, "drain {name}"),
+            Self::Step(Verb::Plan, name) => write!(f, "write the plan of {name}"),
+            Self::Step(Verb::Check, name) => write!(f, "check {name}"),
+            Self::Step(Verb::Uncordon, name) => write!(f, "uncordon {name}"),
+            Self::Step(Verb::Withdraw, name) => write!(f, "withdraw the permit of {name}"),
+            Self::Fence(name) => write!(f, "end what another run began on {name}"),
+            Self::LookAtEtcd => f.write_str("look at etcd"),
+            Self::SaveEtcd(name, version) => write!(f, "save etcd's data on {name} before {version}"),
+        }
+    }
+}
+
+/// What is to be done, and where every node is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// To be done now, all at once.
+    pub actions: Vec<Action>,
+    /// Where every node is.
+    pub nodes: BTreeMap<NodeName, Assessment>,
+    /// When to decide anew although nothing happened.
+    pub until: Option<Timestamp>,
+}
+
+impl Decision {
+    /// Whether something goes on by itself.
+    pub fn is_moving(&self) -> bool {
+        !self.actions.is_empty() || self.nodes.values().any(|node| node.stage == Stage::Wait)
+    }
+}
+
+/// Decides.
+pub fn decide(snapshot: &Snapshot) -> Decision {
+    let Snapshot { now, policy, members, claims, .. } = snapshot;
+    let open = members.values().filter(|member| member.node.ready.is_ok() && !member.node.cordoned);
+    let open: BTreeSet<&NodeName> = open.map(|member| &member.node.name).take(2).collect();
+    let mut nodes = BTreeMap::new();
+    for (name, member) in members {
+        let others = open.iter().any(|other| *other != name);
+        let mut assessment = assess(member, policy, others, *now);
+        assessment.away |= claims.contains(name);
+        nodes.insert(name.clone(), assessment);
+    }
+    let mut decision = Decision { actions: Vec::new(), nodes, until: None };
+    for (name, assessment) in &decision.nodes {
+        if snapshot.is_busy(name) {
+            continue;
+        }
+        if claims.contains(name) && members.get(name).is_some_and(|member| !has_permit(&member.node)) {
+            decision.actions.push(Action::Fence(name.clone()));
+        } else if let Stage::Do(verb) = assessment.stage {
+            decision.actions.push(Action::Step(verb, name.clone()));
+        }
+    }
+    Gate::new(snapshot, &mut decision).begin();
+    decision.until = decision.nodes.values().filter_map(|assessment| assessment.until).min();
+    decision
+}
+
+/// What of all nodes decides whether another one may be begun.
+struct Gate<'a> {
+    snapshot: &'a Snapshot,
+    decision: &'a mut Decision,
+    /// Control planes that are not through.
+    planes: BTreeSet<NodeName>,
+    /// Why no node may be begun now, whichever.
+    closed: Option<(Reason, String)>,
+    /// By group; control planes have one of their own.
+    groups: BTreeMap<&'a str, Tally>,
+}
+
+/// How a group is.
+#[derive(Debug, Default)]
+struct Tally {
+    /// How many nodes it has.
+    all: usize,
+    /// How many are through.
+    through: usize,
+    /// Those that are away or about to be.
+    away: BTreeSet<NodeName>,
+}
+
+/// The group of control planes, whatever pools they are of. No pool's name is empty.
+const CONTROL_PLANES: &str = "";
+
+fn group(member: &Member) -> &str {
+    if member.node.control_plane { CONTROL_PLANES } else { &member.group }
+}
+
+impl<'a> Gate<'a> {
+    fn new(snapshot: &'a Snapshot, decision: &'a mut Decision) -> Self {
+        let mut groups: BTreeMap<&str, Tally> = BTreeMap::new();
+        let mut planes = BTreeSet::new();
+        let mut failed = 0;
+        for (name, member) in &snapshot.members {
+            let Some(assessment) = decision.nodes.get(name) else { continue };
+            let tally = groups.entry(group(member)).or_default();
+            tally.all += 1;
+            tally.through += usize::from(assessment.stage == Stage::Done);
+            // One that a permit is being written for is as good as away.
+            if assessment.away || snapshot.busy.contains(&Action::Permit(name.clone())) {
+                tally.away.insert(name.clone());
+            }
+            if member.node.control_plane && assessment.stage != Stage::Done {
+                planes.insert(name.clone());
+            }
+            failed += usize::from(assessment.stage == Stage::Failed);
+        }
+        let closed = closed(snapshot, failed);
+        Self { snapshot, decision, closed, planes, groups }
+    }
+
+    /// Begins what may be begun, in order; the others get their reason.
+    fn begin(mut self) {
+        let mut pending: Vec<&Member> = self
+            .snapshot
+            .members
+            .iter()
+            .filter(|(name, _)| {
+                !self.snapshot.is_busy(name)
+                    && !self.snapshot.claims.contains(*name)
+                    && self.decision.nodes.get(*name).is_some_and(|node| node.stage == Stage::Pending)
+            })
+            .map(|(_, member)| member)
+            .collect();
+        pending.sort_by_key(|member| {
+            (!member.node.control_plane, self.zone(member), natural(&member.node.name))
+        });
+        for member in pending {
+            let name = &member.node.name;
+            match self.obstacle(member) {
+                Ok(action) => {
+                    if let Action::Permit(_) = action {
+                        self.groups.entry(group(member)).or_default().away.insert(name.clone());
+                    }
+                    if !self.snapshot.busy.contains(&action) && !self.decision.actions.contains(&action) {
+                        self.decision.actions.push(action);
+                    }
+                }
+                Err((reason, message)) => {
+                    if let Some(node) = self.decision.nodes.get_mut(name) {
+                        node.reason = reason;
+                        node.message = message;
+                    }
+                }
+            }
+        }
+    }
+
+    fn zone(&self, member: &Member) -> String {
+        member.node.labels.get(&self.snapshot.policy.zone_label).cloned().unwrap_or_default()
+    }
+
+    /// What to do to begin a node, or why it may not be begun.
+    fn obstacle(&self, member: &Member) -> Result<Action, (Reason, String)> {
+        if let Some(why) = &self.closed {
+            return Err(why.clone());
+        }
+        if member.node.control_plane {
+            return self.control_plane(member);
+        }
+        if let Some(plane) = self.planes.first() {
+            let message = format!("control planes go first, and {plane} is not through");
+            return Err((Reason::ControlPlanesFirst, message));
+        }
+        self.worker(member)
+    }
+
+    /// The nodes of its group that are away beside it.
+    fn others_away(&self, member: &Member) -> impl Iterator<Item = &NodeName> {
+        let away = self.groups.get(group(member)).map(|tally| &tally.away).into_iter().flatten();
+        away.filter(|name| **name != member.node.name)
+    }
+
+    /// One at a time, and only while etcd can do without it.
+    fn control_plane(&self, member: &Member) -> Result<Action, (Reason, String)> {
+        let name = &member.node.name;
+        if let Some(other) = self.others_away(member).next() {
+            let message = format!("control planes go one after the other, and {other} is away");
+            return Err((Reason::CapacityUsed, message));
+        }
+        let risk = |message: String| Err((Reason::EtcdAtRisk, message));
+        match &self.snapshot.etcd {
+            Etcd::Unknown => return Ok(Action::LookAtEtcd),
+            Etcd::Silent(why) => return risk(format!("etcd cannot be asked: {why}")),
+            // The only voter takes the API with it; there is no other way, and `plan` says so.
+            Etcd::Voters(voters) if voters.len() <= 1 => {}
+            Etcd::Voters(voters) => {
+                let well = voters.iter().filter(|(voter, well)| **well && voter.as_str() != name.as_str());
+                let (well, majority) = (well.count(), voters.len() / 2 + 1);
+                if well < majority {
+                    return risk(format!(
+                        "without it {well} of {} voters of etcd are well, and {majority} are needed",
+                        voters.len()
+                    ));
+                }
+            }
+        }
+        let version = member.target.as_ref().ok().and_then(kubernetes);
+        let changes = version.filter(|version| member.node.kubelet != version.tag());
+        if let Some(version) = changes
+            && !self.is_saved(&version)
+        {
+            return Ok(Action::SaveEtcd(name.clone(), version));
+        }
+        Ok(Action::Permit(name.clone()))
+    }
+
+    /// Whether etcd's data was saved before that version, on whichever control plane.
+    fn is_saved(&self, version: &KubernetesVersion) -> bool {
+        let mut planes = self.snapshot.members.values().filter(|member| member.node.control_plane);
+        planes.any(|member| member.node.annotations.get(SAVED) == Some(&version.to_string()))
+    }
+
+    /// As many as its group's limits allow.
+    fn worker(&self, member: &Member) -> Result<Action, (Reason, String)> {
+        let Snapshot { policy, members, .. } = self.snapshot;
+        let Limits { max_unavailable, canary } =
+            policy.groups.get(&member.group).copied().unwrap_or_default();
+        let (all, through) =
+            self.groups.get(group(member)).map_or((0, 0), |tally| (tally.all, tally.through));
+        let (away, limit) = (self.others_away(member).count(), max_unavailable.of(all));
+        if away >= limit {
+            let names: Vec<&str> = self.others_away(member).take(3).map(NodeName::as_str).collect();
+            let message = format!("{away} of its group are away ({}), and {limit} may be", names.join(", "));
+            return Err((Reason::CapacityUsed, message));
+        }
+        let zone = self.zone(member);
+        let mut others = self.others_away(member).filter_map(|name| members.get(name));
+        if let Some(other) = others.find(|other| self.zone(other) != zone) {
+            let message = format!("{} of another zone is away", other.node.name);
+            return Err((Reason::ZoneBusy, message));
+        }
+        if through < canary && through + away >= canary {
+            let message = format!("{through} of the first {canary} of its group are through");
+            return Err((Reason::CanaryFirst, message));
+        }
+        Ok(Action::Permit(member.node.name.clone()))
+    }
+}
+
+/// Why no node may be begun now.
+fn closed(snapshot: &Snapshot, failed: usize) -> Option<(Reason, String)> {
+    let Snapshot { now, policy, .. } = snapshot;
+    if let Some(next) = policy.closed(*now) {
+        let message = match next {
+            Some(next) => format!("the next window opens at {next:.0}"),
+            None => "no window ever opens".to_owned(),
+        };
+        return Some((Reason::WindowClosed, message));
+    }
+    let limit = policy.max_failed.max(1);
+    (failed >= limit).then(|| {
+        (Reason::TooManyFailed, format!("{failed} nodes have failed, and after {limit} no other is begun"))
+    })
+}

@@ -1,0 +1,103 @@
+//! What is, beside what is wanted: all that a decision about a rollout is made of.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use common::{metadata::NodeName, plan::Plan};
+use jiff::Timestamp;
+
+use super::{assess::Reading, decide::Action, policy::Policy};
+use crate::cluster::NodeView;
+
+/// A Node, and what it is to become.
+#[derive(Debug, Clone)]
+pub struct Member {
+    /// The Node.
+    pub node: NodeView,
+    /// Its group: those of a group are away in turn.
+    pub group: String,
+    /// The versions it is to have; an error's text if nobody can say.
+    pub target: Result<Plan, String>,
+    /// What the Node says of its way there; read once, for decisions are made often.
+    pub(super) reading: Result<Reading, String>,
+    /// Whether it was seen empty of pods that have to go, since it was cordoned.
+    pub emptied: bool,
+    /// Why its drain was given up, if it was.
+    pub skipped: Option<String>,
+    /// Why an action on it failed for good in this run.
+    pub failed: Option<String>,
+    /// Whether what a site checks after a node is well; an error's text if not, none while nobody looked.
+    pub checked: Option<Result<(), String>>,
+    /// When something last changed on the Node, as far as this run saw.
+    pub changed: Timestamp,
+}
+
+impl Member {
+    /// Of a Node that was just seen.
+    pub fn new(node: NodeView, group: String, target: Result<Plan, String>, now: Timestamp) -> Self {
+        let reading = read(&node, &target);
+        Self {
+            node,
+            group,
+            target,
+            reading,
+            emptied: false,
+            skipped: None,
+            failed: None,
+            checked: None,
+            changed: now,
+        }
+    }
+
+    /// The Node has changed.
+    pub fn update(&mut self, node: NodeView, now: Timestamp) {
+        if !node.cordoned {
+            // Pods may have come.
+            self.emptied = false;
+        }
+        self.reading = read(&node, &self.target);
+        self.node = node;
+        self.changed = now;
+    }
+}
+
+fn read(node: &NodeView, target: &Result<Plan, String>) -> Result<Reading, String> {
+    target.as_ref().map(|target| Reading::new(node, target)).map_err(Clone::clone)
+}
+
+/// etcd, as a control plane's permit needs to know it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Etcd {
+    /// Nobody looked, or not since the last control plane was begun.
+    #[default]
+    Unknown,
+    /// It could not be asked.
+    Silent(String),
+    /// Each voter, and whether it is well.
+    Voters(BTreeMap<String, bool>),
+}
+
+/// Everything.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    /// Now.
+    pub now: Timestamp,
+    /// What the rollout may do.
+    pub policy: Policy,
+    /// The nodes.
+    pub members: BTreeMap<NodeName, Member>,
+    /// etcd.
+    pub etcd: Etcd,
+    /// Since when it is not well, if it is not.
+    pub etcd_sick: Option<Timestamp>,
+    /// Nodes that a writer before us may be about to permit: it said so in the Lease.
+    pub claims: BTreeSet<NodeName>,
+    /// What is under way.
+    pub busy: BTreeSet<Action>,
+}
+
+impl Snapshot {
+    /// Whether something is being done with a node.
+    pub fn is_busy(&self, name: &NodeName) -> bool {
+        self.busy.iter().any(|action| action.node() == Some(name))
+    }
+}
