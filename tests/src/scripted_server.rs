@@ -9,7 +9,7 @@ use std::{
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream},
-    task::JoinHandle,
+    task::{JoinHandle, JoinSet},
 };
 
 /// A request as it came.
@@ -43,10 +43,26 @@ impl Answer {
     }
 }
 
-#[derive(Debug)]
+/// What is answered to a request.
+type Reply = Box<dyn FnMut(&Asked) -> Answer + Send>;
+
 struct Script {
-    answers: Vec<Answer>,
+    reply: Reply,
     asked: Vec<Asked>,
+}
+
+impl std::fmt::Debug for Script {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Script").field("asked", &self.asked).finish_non_exhaustive()
+    }
+}
+
+/// These answers in their order; the last one again and again.
+fn in_order(mut answers: Vec<Answer>) -> Reply {
+    Box::new(move |_| {
+        let answer = if answers.len() > 1 { Some(answers.remove(0)) } else { answers.first().cloned() };
+        answer.unwrap_or_else(|| Answer::new("500 Internal Server Error", "the script has no answer"))
+    })
 }
 
 /// A server that ends when this is dropped.
@@ -60,14 +76,21 @@ pub struct ScriptedServer {
 impl ScriptedServer {
     /// Gives these answers in their order; the last one again and again.
     pub async fn start(answers: Vec<Answer>) -> anyhow::Result<Self> {
+        Self::start_with(in_order(answers)).await
+    }
+
+    /// Gives the answers that `reply` makes of requests.
+    pub async fn start_with(reply: impl FnMut(&Asked) -> Answer + Send + 'static) -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let script = Arc::new(Mutex::new(Script { answers, asked: Vec::new() }));
+        let script = Arc::new(Mutex::new(Script { reply: Box::new(reply), asked: Vec::new() }));
         let shared = Arc::clone(&script);
         let task = tokio::spawn(async move {
+            let mut conversations = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
+                let shared = Arc::clone(&shared);
                 // A client that goes away is no trouble of ours.
-                let _ = converse(stream, &shared).await;
+                conversations.spawn(async move { drop(converse(stream, &shared).await) });
             }
         });
         Ok(Self { address, script, task })
@@ -85,7 +108,7 @@ impl ScriptedServer {
 
     /// From now on it gives these answers.
     pub fn set_answers(&self, answers: Vec<Answer>) {
-        self.script.lock().unwrap_or_else(PoisonError::into_inner).answers = answers;
+        self.script.lock().unwrap_or_else(PoisonError::into_inner).reply = in_order(answers);
     }
 }
 
@@ -112,17 +135,13 @@ async fn converse(stream: TcpStream, script: &Mutex<Script>) -> std::io::Result<
     let mut body = vec![0; length];
     stream.read_exact(&mut body).await?;
     let body = String::from_utf8_lossy(&body).into_owned();
-    let answer = {
+    let asked = Asked { method, path, headers, body };
+    let Answer { status, headers, body } = {
         let mut script = script.lock().unwrap_or_else(PoisonError::into_inner);
-        script.asked.push(Asked { method, path, headers, body });
-        if script.answers.len() > 1 {
-            Some(script.answers.remove(0))
-        } else {
-            script.answers.first().cloned()
-        }
+        let answer = (script.reply)(&asked);
+        script.asked.push(asked);
+        answer
     };
-    let Answer { status, headers, body } =
-        answer.unwrap_or_else(|| Answer::new("500 Internal Server Error", "the script has no answer"));
     let length = body.len();
     let text =
         format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n{headers}\r\n{body}");

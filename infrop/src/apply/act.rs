@@ -19,7 +19,7 @@ use crate::{
         kubeadm::{self, InitConfiguration, JoinConfiguration, TokenDiscovery, Verb, documents},
         ssh::Remote,
     },
-    cluster::{self, Access, CertificateKey, Token},
+    cluster::{self, Access, CertificateKey, DrainRules, Token},
     provider::{Compute, Power},
 };
 
@@ -304,7 +304,8 @@ impl Task<'_> {
         if let Some(access) = &self.access {
             cluster::mark_removing(&access.client, name).await?;
             if !dead {
-                cluster::drain(&access.client, name, DRAIN_PATIENCE, &*self.note).await?;
+                let rules = DrainRules::default();
+                cluster::drain(&access.direct, name, &rules, DRAIN_PATIENCE, &*self.note).await?;
             }
             if group.role == Role::ControlPlane && dead {
                 self.remove_etcd_member(name).await?;

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     apply::{self, Agreed, Cluster, Removals, Snapshot, Stop},
-    cluster::{self, Access, Cordon},
+    cluster::{self, Access, AtDeadline, Cordon, DrainRules, Drained, Fate},
 };
 
 /// What marks of these commands begin with; a rollout's has no blanks.
@@ -25,7 +25,8 @@ const DRAIN_MARK: &str = "infrop node drain";
 
 const DRAIN_HELP: &str = "\
 The node is cordoned, and its pods are evicted; budgets are honoured, so this may wait for other pods. Pods of DaemonSets \
-stay. --undo lets pods come again, if it was this command that kept them away: the cordon of a person stays.
+stay. A pod that no controller would make again is lost with its eviction: while there is one, nothing is evicted, unless \
+--unmanaged agrees to it. --undo lets pods come again, if it was this command that kept them away: the cordon of a person stays.
 
 Example:
   infrop node drain worker-2 -f infrastructure.yaml
@@ -79,9 +80,35 @@ pub(super) struct DrainArguments {
     #[arg(long)]
     undo: bool,
 
+    #[command(flatten)]
+    pods: PodArguments,
+
     /// How long it may take until all pods are gone, in minutes.
     #[arg(long, value_name = "MINUTES", default_value_t = 10)]
     timeout: u64,
+}
+
+/// What may be done to pods; also by `reboot`.
+#[derive(Debug, Args)]
+pub(super) struct PodArguments {
+    /// Also evict pods that no controller makes again.
+    #[arg(long)]
+    unmanaged: bool,
+
+    /// Delete pods that are left when the time is over, whatever their budgets say.
+    #[arg(long)]
+    then_delete: bool,
+}
+
+impl PodArguments {
+    pub(super) fn rules(&self) -> DrainRules {
+        let Self { unmanaged, then_delete } = self;
+        DrainRules {
+            unmanaged: if *unmanaged { Fate::Evict } else { Fate::Refuse },
+            at_deadline: if *then_delete { AtDeadline::Delete } else { AtDeadline::GiveUp },
+            ..DrainRules::default()
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -144,10 +171,10 @@ pub(super) fn pause(snapshot: &Snapshot, name: &NodeName) -> Option<String> {
 }
 
 async fn drain(arguments: DrainArguments, shared: &Shared) -> anyhow::Result<u8> {
-    let DrainArguments { name, document, undo, timeout } = arguments;
+    let DrainArguments { name, document, undo, pods, timeout } = arguments;
     let context = document.context(shared).await?;
     let (snapshot, access) = apply::observe(&context, 32).await?;
-    let client = &answering(&snapshot.cluster, access.as_ref())?.client;
+    let Access { client, direct, .. } = answering(&snapshot.cluster, access.as_ref())?;
     if let Cluster::There(view) = &snapshot.cluster
         && !view.nodes.contains_key(&name)
     {
@@ -171,10 +198,15 @@ async fn drain(arguments: DrainArguments, shared: &Shared) -> anyhow::Result<u8>
     let work = async {
         let cordon = cluster::cordon(client, &name, DRAIN_MARK).await?;
         let limit = std::time::Duration::from_secs(timeout * 60);
-        cluster::drain(client, &name, limit, &|why| progress.note(&name, &what, why)).await?;
-        Ok(cordon)
+        let note = |why| progress.note(&name, &what, why);
+        Ok((cordon, cluster::drain(direct, &name, &pods.rules(), limit, &note).await?))
     };
-    let undo = match progress.step(&name, what.clone(), work).await? {
+    let (cordon, Drained { evicted: _, deleted }) = progress.step(&name, what.clone(), work).await?;
+    if !deleted.is_empty() {
+        let deleted: Vec<String> = deleted.iter().map(ToString::to_string).collect();
+        say(format_args!("deleted, for their time was over: {}", deleted.join(", ")))?;
+    }
+    let undo = match cordon {
         // It was cordoned before, by a person.
         Cordon::Foreign => format!("kubectl uncordon {name}"),
         Cordon::None | Cordon::Marked(_) => format!("infrop node drain {name} {} --undo", document.words()),

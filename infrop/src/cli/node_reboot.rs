@@ -10,14 +10,14 @@ use tokio::time::{Instant, sleep};
 use super::{
     DONE, Shared,
     infrastructure::DocumentArguments,
-    node::{pause, refuse_unknown},
+    node::{PodArguments, pause, refuse_unknown},
     output::say,
     progress::{Lines, Style},
 };
 use crate::{
     apply::{self, Cluster, Context, Host, Snapshot},
     bootstrap,
-    cluster::{self, Cordon, NodeView},
+    cluster::{self, Access, Cordon, NodeView},
     provider::{Ownership, Power},
 };
 
@@ -42,13 +42,16 @@ pub(super) struct RebootArguments {
     #[arg(long)]
     force: bool,
 
+    #[command(flatten)]
+    pods: PodArguments,
+
     /// How long each part may take, in minutes: until it is empty, until it is back, until it is Ready.
     #[arg(long, value_name = "MINUTES", default_value_t = 10)]
     timeout: u64,
 }
 
 pub(super) async fn run(arguments: RebootArguments, shared: &Shared) -> anyhow::Result<u8> {
-    let RebootArguments { name, document, force, timeout } = arguments;
+    let RebootArguments { name, document, force, pods, timeout } = arguments;
     let limit = Duration::from_secs(timeout * 60);
     let context = document.context(shared).await?;
     let (snapshot, access) = apply::observe(&context, 32).await?;
@@ -60,15 +63,16 @@ pub(super) async fn run(arguments: RebootArguments, shared: &Shared) -> anyhow::
     }
     let progress = Lines::new(Style::for_people());
     let is_node = snapshot.cluster.node(&name).is_some();
-    let client = access.as_ref().map(|access| &access.client).filter(|_| is_node);
+    let access = access.as_ref().filter(|_| is_node);
+    let client = access.map(|access| &access.client);
     let mut ours = false;
-    if let Some(client) = client {
+    if let Some(Access { client, direct, .. }) = access {
         ours = cluster::cordon(client, &name, MARK).await? == Cordon::Marked(MARK.to_owned());
         // Pods of a host that is dead cannot end: their end is waited for after it is back.
         if host.seen().is_some() {
             let what = format!("drain {name}");
             let note = |why| progress.note(&name, &what, why);
-            let work = async { Ok(cluster::drain(client, &name, limit, &note).await?) };
+            let work = async { Ok(cluster::drain(direct, &name, &pods.rules(), limit, &note).await?) };
             progress.step(&name, what.clone(), work).await.with_context(|| stays(&name, ours))?;
         }
     }

@@ -25,11 +25,40 @@ pub enum Route {
     Port(u16),
 }
 
+/// A client that asks once, and hears a refusal at once.
+///
+/// kube asks up to 15 times more if the answer is 429, 503 or 504, which takes minutes. That is right for a server that
+/// has too much to do, so other clients keep it; but 429 is also what a budget answers to an eviction, and that has to be
+/// shown, and waited for with an eye on the pods.
+#[derive(Clone)]
+pub struct DirectClient(kube::Client);
+
+impl std::fmt::Debug for DirectClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DirectClient").finish_non_exhaustive()
+    }
+}
+
+impl DirectClient {
+    /// For that server.
+    pub fn new(config: kube::Config) -> Result<Self, Error> {
+        let config = kube::Config { default_retry: false, ..config };
+        let client = kube::Client::try_from(config);
+        client.map(Self).map_err(|error| Error::Kubeconfig(error.to_string()))
+    }
+
+    pub(super) fn get(&self) -> &kube::Client {
+        &self.0
+    }
+}
+
 /// An administrator of the cluster.
 #[derive(Clone)]
 pub struct Access {
     /// Speaks to the API.
     pub client: kube::Client,
+    /// The same, for drains.
+    pub direct: DirectClient,
     /// For kubectl, with the way from this computer. Secret.
     pub kubeconfig: secrecy::SecretString,
     /// Of the cluster's CA, as kubeadm wants it.
@@ -63,8 +92,9 @@ impl Access {
         config.read_timeout = Some(READ_TIMEOUT);
         let ca = config.root_cert.as_ref().and_then(|certificates| certificates.first());
         let ca_hash = hash(ca.ok_or_else(|| Error::Kubeconfig("it has no CA".to_owned()))?)?;
+        let direct = DirectClient::new(config.clone())?;
         let client = kube::Client::try_from(config).map_err(|error| unusable(&error))?;
-        Ok(Self { client, kubeconfig: text.into(), ca_hash })
+        Ok(Self { client, direct, kubeconfig: text.into(), ca_hash })
     }
 }
 

@@ -1,9 +1,5 @@
 //! What can go wrong with the API.
 
-use std::time::Duration;
-
-use common::metadata::NodeName;
-
 /// What went wrong.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -26,16 +22,6 @@ pub enum Error {
         /// What is wrong.
         why: String,
     },
-    /// Pods that did not go.
-    #[error("{node} is not empty after {} s: {state}", .after.as_secs())]
-    Drain {
-        /// The Node.
-        node: NodeName,
-        /// How long it was tried.
-        after: Duration,
-        /// What is left, and why.
-        state: String,
-    },
     /// No randomness.
     #[error("cannot read random bytes")]
     Random(#[from] std::io::Error),
@@ -56,5 +42,19 @@ impl Error {
     /// Whether the API does not answer at all, as opposed to an answer that is no.
     pub fn is_silence(&self) -> bool {
         matches!(self, Self::Api { source, .. } if !matches!(**source, kube::Error::Api(_)))
+    }
+
+    /// Whether the same request may go well a little later.
+    pub(super) fn is_passing(&self) -> bool {
+        let busy = |code: u16| matches!(code, 408 | 429 | 500..);
+        self.is_silence()
+            || matches!(self, Self::Api { source, .. }
+                if matches!(&**source, kube::Error::Api(status) if busy(status.code)))
+    }
+
+    /// With its causes.
+    pub(super) fn in_full(&self) -> String {
+        let causes = std::iter::successors(std::error::Error::source(self), |cause| cause.source());
+        causes.fold(self.to_string(), |text, cause| format!("{text}: {cause}"))
     }
 }

@@ -6,14 +6,18 @@ mod drain;
 mod error;
 mod manifests;
 mod nodes;
+mod removal;
 mod token;
 
 pub use self::{
-    access::{Access, Route},
+    access::{Access, DirectClient, Route},
     cordon::{Cordon, cordon, uncordon},
-    drain::{REMOVING, delete_node, drain, mark_removing},
+    drain::{
+        AtDeadline, Blocker, DrainRules, Drained, Error as DrainError, Fate, PodName, Preview, drain, preview,
+    },
     error::Error,
     manifests::{Manifests, Object},
     nodes::{NodeView, annotate, label, list, wait_until_ready},
+    removal::{REMOVING, delete_node, mark_removing},
     token::{CertificateKey, Token},
 };
