@@ -47,6 +47,11 @@ pub fn is_agents(key: &str) -> bool {
     AGENTS_KEYS.contains(&key) || between(key, CURRENT_SUFFIX).is_some()
 }
 
+/// Whether this is the desired version of a software.
+pub fn is_desired_version(key: &str) -> bool {
+    between(key, DESIRED_SUFFIX).is_some()
+}
+
 fn between<'a>(key: &'a str, suffix: &str) -> Option<&'a str> {
     key.strip_prefix(PREFIX)?.strip_suffix(suffix)
 }

@@ -45,7 +45,7 @@ impl Error {
     }
 
     /// Whether the same request may go well a little later.
-    pub(super) fn is_passing(&self) -> bool {
+    pub fn is_passing(&self) -> bool {
         let busy = |code: u16| matches!(code, 408 | 429 | 500..);
         self.is_silence()
             || matches!(self, Self::Api { source, .. }
@@ -53,7 +53,7 @@ impl Error {
     }
 
     /// With its causes.
-    pub(super) fn in_full(&self) -> String {
+    pub fn in_full(&self) -> String {
         let causes = std::iter::successors(std::error::Error::source(self), |cause| cause.source());
         causes.fold(self.to_string(), |text, cause| format!("{text}: {cause}"))
     }

@@ -6,15 +6,18 @@ use std::{
 };
 
 use common::{KubernetesVersion, metadata::NodeName};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::{
     assess::{Assessment, Stage, Verb, assess, has_permit, kubernetes},
     policy::Limits,
     reason::Reason,
-    snapshot::{Etcd, Member, Snapshot},
+    snapshot::{Etcd, EtcdSeen, Member, Snapshot},
 };
 use crate::apply::natural;
+
+/// Between looks at an etcd that is not well.
+const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(3);
 
 /// On a control plane: before which Kubernetes version etcd's data was last saved there.
 pub const SAVED: &str = "infrop.caos.ch/etcd-saved-before";
@@ -178,6 +181,7 @@ impl<'a> Gate<'a> {
         pending.sort_by_key(|member| {
             (!member.node.control_plane, self.zone(member), natural(&member.node.name))
         });
+        let look_again = Some(self.look_again()).filter(|time| *time < Timestamp::MAX);
         for member in pending {
             let name = &member.node.name;
             match self.obstacle(member) {
@@ -193,6 +197,11 @@ impl<'a> Gate<'a> {
                     if let Some(node) = self.decision.nodes.get_mut(name) {
                         node.reason = reason;
                         node.message = message;
+                        // etcd is no Node: nobody tells when it is well again.
+                        let again = look_again.filter(|_| reason == Reason::EtcdAtRisk);
+                        if again.is_some() {
+                            (node.stage, node.until) = (Stage::Wait, again);
+                        }
                     }
                 }
             }
@@ -231,22 +240,14 @@ impl<'a> Gate<'a> {
             let message = format!("control planes go one after the other, and {other} is away");
             return Err((Reason::CapacityUsed, message));
         }
-        let risk = |message: String| Err((Reason::EtcdAtRisk, message));
-        match &self.snapshot.etcd {
+        let risk = match &self.snapshot.etcd.etcd {
             Etcd::Unknown => return Ok(Action::LookAtEtcd),
-            Etcd::Silent(why) => return risk(format!("etcd cannot be asked: {why}")),
-            // The only voter takes the API with it; there is no other way, and `plan` says so.
-            Etcd::Voters(voters) if voters.len() <= 1 => {}
-            Etcd::Voters(voters) => {
-                let well = voters.iter().filter(|(voter, well)| **well && voter.as_str() != name.as_str());
-                let (well, majority) = (well.count(), voters.len() / 2 + 1);
-                if well < majority {
-                    return risk(format!(
-                        "without it {well} of {} voters of etcd are well, and {majority} are needed",
-                        voters.len()
-                    ));
-                }
-            }
+            Etcd::Silent(why) => Some(format!("etcd cannot be asked: {why}")),
+            Etcd::Voters(voters) => risk(voters, name),
+        };
+        if let Some(risk) = risk {
+            let again = self.snapshot.now >= self.look_again();
+            return if again { Ok(Action::LookAtEtcd) } else { Err((Reason::EtcdAtRisk, risk)) };
         }
         let version = member.target.as_ref().ok().and_then(kubernetes);
         let changes = version.filter(|version| member.node.kubelet != version.tag());
@@ -256,6 +257,13 @@ impl<'a> Gate<'a> {
             return Ok(Action::SaveEtcd(name.clone(), version));
         }
         Ok(Action::Permit(name.clone()))
+    }
+
+    /// When etcd is looked at again.
+    fn look_again(&self) -> Timestamp {
+        let EtcdSeen { at, since, .. } = self.snapshot.etcd;
+        let patient = at.duration_since(since) < self.snapshot.policy.patience;
+        at.checked_add(LOOK_AGAIN).ok().filter(|_| patient).unwrap_or(Timestamp::MAX)
     }
 
     /// Whether etcd's data was saved before that version, on whichever control plane.
@@ -289,6 +297,19 @@ impl<'a> Gate<'a> {
         }
         Ok(Action::Permit(member.node.name.clone()))
     }
+}
+
+/// Why etcd cannot do without a control plane.
+fn risk(voters: &BTreeMap<String, bool>, name: &NodeName) -> Option<String> {
+    // The only voter takes the API with it; there is no other way, and `plan` says so.
+    if voters.len() <= 1 {
+        return None;
+    }
+    let well = voters.iter().filter(|(voter, well)| **well && voter.as_str() != name.as_str()).count();
+    let majority = voters.len() / 2 + 1;
+    (well < majority).then(|| {
+        format!("without it {well} of {} voters of etcd are well, and {majority} are needed", voters.len())
+    })
 }
 
 /// Why no node may be begun now.

@@ -6,9 +6,24 @@
 //!
 //! Nothing is remembered but what is on the Nodes: whoever comes next goes on.
 
+mod act;
 pub mod assess;
+mod claims;
 pub mod decide;
+mod error;
+mod etcd;
 pub mod policy;
 pub mod reason;
+mod report;
+mod run;
 pub mod snapshot;
+#[cfg(test)]
+mod tests;
 pub mod window;
+
+pub use self::{
+    act::Drain,
+    error::Error,
+    report::{NodeReport, PhaseReport, Report},
+    run::{Outcome, Rollout, Targets},
+};

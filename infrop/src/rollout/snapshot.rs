@@ -76,6 +76,28 @@ pub enum Etcd {
     Voters(BTreeMap<String, bool>),
 }
 
+/// etcd, and when that was seen.
+#[derive(Debug, Clone, Default)]
+pub struct EtcdSeen {
+    /// How it is.
+    pub etcd: Etcd,
+    /// When that was seen.
+    pub at: Timestamp,
+    /// Since when looks follow each other without a control plane having been begun.
+    pub since: Timestamp,
+}
+
+impl EtcdSeen {
+    /// It was looked at.
+    pub fn take(&mut self, etcd: Etcd, now: Timestamp) {
+        if self.etcd == Etcd::Unknown {
+            self.since = now;
+        }
+        self.etcd = etcd;
+        self.at = now;
+    }
+}
+
 /// Everything.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
@@ -86,9 +108,7 @@ pub struct Snapshot {
     /// The nodes.
     pub members: BTreeMap<NodeName, Member>,
     /// etcd.
-    pub etcd: Etcd,
-    /// Since when it is not well, if it is not.
-    pub etcd_sick: Option<Timestamp>,
+    pub etcd: EtcdSeen,
     /// Nodes that a writer before us may be about to permit: it said so in the Lease.
     pub claims: BTreeSet<NodeName>,
     /// What is under way.

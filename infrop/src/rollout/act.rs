@@ -1,0 +1,215 @@
+//! Doing one thing. Each can be done again after a crash at any point of it. Every write on a Node must find it as the
+//! decision saw it: what someone else wrote meanwhile is a reason to decide anew.
+
+use std::time::Duration;
+
+use common::{
+    annotations::{self, CHANGES_ALLOWED, CORDONED_BY},
+    plan::Plan,
+};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{
+    Api, ResourceExt,
+    api::{ListParams, Patch, PatchParams},
+};
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+
+use super::{
+    assess::{MARK, Verb},
+    claims::Claims,
+    decide::{Action, SAVED},
+    error::Error,
+    etcd,
+    snapshot::{Etcd, Member},
+};
+use crate::{
+    cluster::{self, DirectClient, DrainError, DrainRules, NodeView},
+    random,
+};
+
+/// Whose writes these are.
+const MANAGER: &str = "infrop";
+
+/// Another text each time, so that the write is one.
+const FENCE: &str = "infrop.caos.ch/fence";
+
+/// How pods are made to go.
+#[derive(Debug, Clone, Copy)]
+pub struct Drain {
+    /// Which.
+    pub rules: DrainRules,
+    /// How long they have.
+    pub limit: Duration,
+    /// Whether a node whose pods do not go is left as it was, or waited for.
+    pub skips: bool,
+}
+
+/// What an action found out or made.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// The Node as it is now.
+    Node(Box<Node>),
+    /// The node has no pods left that have to go.
+    Empty,
+    /// Its pods do not go.
+    Held(String),
+    /// What is checked after a node is well, or why not.
+    Checked(Result<(), String>),
+    /// etcd.
+    Etcd(Etcd),
+}
+
+/// What actions work with.
+pub(super) struct Means<'a> {
+    pub(super) client: &'a kube::Client,
+    pub(super) direct: &'a DirectClient,
+    pub(super) claims: &'a Mutex<Claims>,
+    pub(super) drain: Drain,
+}
+
+impl Means<'_> {
+    /// Does it. `member` is the node as the decision saw it.
+    pub(super) async fn run(
+        &self,
+        action: &Action,
+        member: Option<&Member>,
+        note: &dyn Fn(String),
+    ) -> Result<Found, Error> {
+        match member {
+            Some(member) => self.with_node(action, member, note).await,
+            None => Ok(Found::Etcd(etcd::look(self.client).await)),
+        }
+    }
+
+    async fn with_node(
+        &self,
+        action: &Action,
+        member: &Member,
+        note: &dyn Fn(String),
+    ) -> Result<Found, Error> {
+        let node = &member.node;
+        let target = member.target.as_ref().ok();
+        match action {
+            Action::Permit(name) => {
+                self.claims.lock().await.announce(name).await?;
+                self.annotate(node, action, json!({ CHANGES_ALLOWED: "true" })).await
+            }
+            Action::Step(Verb::Cordon, _) => {
+                let mark =
+                    format!("{MARK}{}", target.map(|target| target.id().to_string()).unwrap_or_default());
+                let patch = json!({
+                    "metadata": { "annotations": { CORDONED_BY: mark } }, "spec": { "unschedulable": true },
+                });
+                self.patch(node, action, patch).await
+            }
+            Action::Step(Verb::Uncordon, _) => {
+                let patch = json!({
+                    "metadata": { "annotations": { CORDONED_BY: null } }, "spec": { "unschedulable": null },
+                });
+                self.patch(node, action, patch).await
+            }
+            Action::Step(Verb::Plan, _) => match target {
+                Some(target) => self.annotate(node, action, plan_patch(node, target)).await,
+                None => self.latest(node).await,
+            },
+            Action::Step(Verb::Withdraw, _) => {
+                self.annotate(node, action, json!({ CHANGES_ALLOWED: "false" })).await
+            }
+            Action::Step(Verb::Drain, name) => {
+                let Drain { rules, limit, skips } = self.drain;
+                match cluster::drain(self.direct, name, &rules, limit, note).await {
+                    Ok(_) => Ok(Found::Empty),
+                    Err(error @ DrainError::Api(_)) => Err(error.into()),
+                    Err(error @ DrainError::Blocked { .. }) if !skips => Err(error.into()),
+                    Err(error) => Ok(Found::Held(error.to_string())),
+                }
+            }
+            Action::Step(Verb::Check, _) => Ok(Found::Checked(self.check(node).await?)),
+            Action::Fence(_) => {
+                let word = random::hex(4).map_err(|error| Error::Api(error.into()))?;
+                self.annotate(node, action, json!({ FENCE: word })).await
+            }
+            Action::SaveEtcd(_, version) => {
+                note(etcd::save(self.client, node, version).await?);
+                self.annotate(node, action, json!({ SAVED: version.to_string() })).await
+            }
+            Action::LookAtEtcd => Ok(Found::Etcd(etcd::look(self.client).await)),
+        }
+    }
+
+    async fn annotate(&self, node: &NodeView, action: &Action, values: Value) -> Result<Found, Error> {
+        self.patch(node, action, json!({ "metadata": { "annotations": values } })).await
+    }
+
+    /// Writes if the Node is as it was seen; gives it as it is now in any case.
+    async fn patch(&self, node: &NodeView, action: &Action, mut patch: Value) -> Result<Found, Error> {
+        if let Some(metadata) = patch.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.insert("resourceVersion".to_owned(), json!(node.resource_version));
+        }
+        let parameters = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+        let api = Api::<Node>::all(self.client.clone());
+        match api.patch(node.name.as_str(), &parameters, &Patch::Merge(patch)).await {
+            Ok(node) => Ok(Found::Node(Box::new(node))),
+            Err(kube::Error::Api(status)) if status.code == 409 => self.latest(node).await,
+            Err(error) => Err(Error::api(action.to_string(), error)),
+        }
+    }
+
+    async fn latest(&self, node: &NodeView) -> Result<Found, Error> {
+        let api = Api::<Node>::all(self.client.clone());
+        let found = api.get(node.name.as_str()).await;
+        found.map(|node| Found::Node(Box::new(node))).map_err(|error| Error::api("read a Node", error))
+    }
+
+    /// Whether the pods that belong on the node are there again.
+    async fn check(&self, node: &NodeView) -> Result<Result<(), String>, Error> {
+        let api = Api::<Pod>::all(self.client.clone());
+        let on_node = ListParams::default().fields(&format!("spec.nodeName={}", node.name));
+        let pods = api.list(&on_node).await.map_err(|error| Error::api("list the pods of a node", error))?;
+        let waiting = pods.iter().find(|pod| belongs_there(pod) && !is_ready(pod));
+        Ok(waiting.map_or(Ok(()), |pod| {
+            Err(format!("the pod {}/{} is not Ready", pod.namespace().unwrap_or_default(), pod.name_any()))
+        }))
+    }
+}
+
+/// Pods of a DaemonSet and static pods.
+fn belongs_there(pod: &Pod) -> bool {
+    pod.owner_references().iter().any(|owner| matches!(owner.kind.as_str(), "DaemonSet" | "Node"))
+}
+
+fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// All versions of a plan and its hash; versions of another plan go.
+fn plan_patch(node: &NodeView, plan: &Plan) -> Value {
+    let mut values: serde_json::Map<String, Value> =
+        annotations::write_plan(plan).into_iter().map(|(key, value)| (key, Value::String(value))).collect();
+    for key in node.annotations.keys().filter(|key| annotations::is_desired_version(key)) {
+        values.entry(key.clone()).or_insert(Value::Null);
+    }
+    Value::Object(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rollout::tests::node;
+
+    #[test]
+    fn a_plan_leaves_nothing_of_the_one_before() {
+        let mut node = node("w-1", false);
+        for name in ["kubelet", "haproxy"] {
+            node.annotations.insert(annotations::desired_version(&name.parse().unwrap()), "1".into());
+        }
+        let plan = Plan::new([("kubelet".parse().unwrap(), "2".parse().unwrap())].into());
+        let patch = plan_patch(&node, &plan);
+        assert_eq!(patch["alpha.kubelet.caos.ch/desired-version"], "2");
+        assert_eq!(patch["alpha.haproxy.caos.ch/desired-version"], Value::Null);
+        assert_eq!(patch.as_object().unwrap().len(), 3);
+        assert_eq!(patch["alpha.node.caos.ch/plan"], plan.id().as_str());
+    }
+}

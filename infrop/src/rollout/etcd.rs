@@ -1,0 +1,184 @@
+//! etcd, asked through its own pods: how its voters are, and a copy of its data.
+
+use std::collections::BTreeMap;
+
+use common::{KubernetesVersion, metadata::NodeName};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api,
+    api::{AttachParams, ListParams},
+};
+use serde_json::Value;
+use tokio::io::AsyncReadExt as _;
+
+use super::{error::Error, snapshot::Etcd};
+use crate::cluster::NodeView;
+
+const NAMESPACE: &str = "kube-system";
+
+/// kubeadm's label of its etcd pods.
+const LABELS: &str = "component=etcd,tier=control-plane";
+
+/// A saved copy is written at the disk's speed; a member that does not answer is waited for by etcdctl itself.
+const LIMIT: std::time::Duration = std::time::Duration::from_mins(2);
+
+/// etcdctl in an etcd pod of kubeadm.
+const ETCDCTL: [&str; 5] = [
+    "etcdctl",
+    "--endpoints=https://127.0.0.1:2379",
+    "--cacert=/etc/kubernetes/pki/etcd/ca.crt",
+    "--cert=/etc/kubernetes/pki/etcd/server.crt",
+    "--key=/etc/kubernetes/pki/etcd/server.key",
+];
+
+/// How etcd is. A cluster whose etcd is not kubeadm's has no such pods: that one is its keeper's matter.
+pub async fn look(client: &kube::Client) -> Etcd {
+    match voters(client).await {
+        Ok(voters) => Etcd::Voters(voters),
+        Err(error) => Etcd::Silent(format!("{:#}", anyhow::Error::from(error))),
+    }
+}
+
+async fn voters(client: &kube::Client) -> Result<BTreeMap<String, bool>, Error> {
+    let api = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
+    let pods = api
+        .list(&ListParams::default().labels(LABELS))
+        .await
+        .map_err(|error| Error::api("list etcd's pods", error))?;
+    let mut trouble = Error::Etcd("no pod of it is there".to_owned());
+    for pod in &pods {
+        let ready = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        if !ready.clone().any(|condition| condition.type_ == "Ready" && condition.status == "True") {
+            continue;
+        }
+        let Some(name) = &pod.metadata.name else { continue };
+        match ask(&api, name).await {
+            Ok(voters) => return Ok(voters),
+            Err(error) => trouble = error,
+        }
+    }
+    Err(trouble)
+}
+
+/// All voters, as the member in a pod sees them.
+async fn ask(api: &Api<Pod>, pod: &str) -> Result<BTreeMap<String, bool>, Error> {
+    let members = execute(api, pod, &["member", "list", "--write-out=json"]).await?;
+    // It fails if one of them is not well, and says which all the same.
+    let health = execute(api, pod, &["endpoint", "health", "--cluster", "--write-out=json"]).await;
+    let health = match health {
+        Ok(text) => text,
+        Err(Error::Etcd(text)) => text,
+        Err(error) => return Err(error),
+    };
+    parse(&members, &health).ok_or_else(|| Error::Etcd(format!("etcdctl in {pod} answered something else")))
+}
+
+fn parse(members: &str, health: &str) -> Option<BTreeMap<String, bool>> {
+    let members: Value = serde_json::from_str(members).ok()?;
+    // Of two streams, the one with the list.
+    let health = health.lines().find_map(|line| serde_json::from_str::<Vec<Value>>(line).ok())?;
+    let is_well = |member: &Value| {
+        let urls = member.get("clientURLs").and_then(Value::as_array).into_iter().flatten();
+        urls.filter_map(Value::as_str).any(|url| {
+            health.iter().any(|one| {
+                one.get("endpoint").and_then(Value::as_str) == Some(url)
+                    && one.get("health").and_then(Value::as_bool) == Some(true)
+            })
+        })
+    };
+    let mut voters = BTreeMap::new();
+    for member in members.get("members")?.as_array()? {
+        if member.get("isLearner").and_then(Value::as_bool) == Some(true) {
+            continue;
+        }
+        // One that was added and never came has no name: it counts, and is not well.
+        let name = member.get("name").and_then(Value::as_str).filter(|name| !name.is_empty());
+        let name = name.map_or_else(|| format!("member {}", voters.len()), str::to_owned);
+        voters.insert(name, is_well(member));
+    }
+    Some(voters)
+}
+
+/// Saves etcd's data in its directory on a control plane, and gives the file's name there.
+pub async fn save(
+    client: &kube::Client,
+    node: &NodeView,
+    version: &KubernetesVersion,
+) -> Result<String, Error> {
+    let api = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
+    let file = file(version);
+    execute(&api, &pod_on(&node.name), &["snapshot", "save", &file]).await?;
+    Ok(file)
+}
+
+/// One per version: it is written again by a rollout that begins again, and they do not pile up.
+fn file(version: &KubernetesVersion) -> String {
+    format!("/var/lib/etcd/infrop-before-{version}.db")
+}
+
+fn pod_on(node: &NodeName) -> String {
+    format!("etcd-{node}")
+}
+
+/// Runs etcdctl; gives what it says, or as an error all it says if it fails.
+async fn execute(api: &Api<Pod>, pod: &str, words: &[&str]) -> Result<String, Error> {
+    let command = ETCDCTL.iter().chain(words).copied();
+    let work = async {
+        let parameters = AttachParams::default().stdout(true).stderr(true).stdin(false);
+        let mut process = api
+            .exec(pod, command, &parameters)
+            .await
+            .map_err(|error| Error::api(format!("run etcdctl in {pod}"), error))?;
+        let (mut said, mut complained) = (String::new(), String::new());
+        let (stdout, stderr) = (process.stdout(), process.stderr());
+        let status = process.take_status();
+        let read = async {
+            tokio::try_join!(
+                async {
+                    if let Some(mut pipe) = stdout { pipe.read_to_string(&mut said).await } else { Ok(0) }
+                },
+                async {
+                    if let Some(mut pipe) = stderr {
+                        pipe.read_to_string(&mut complained).await
+                    } else {
+                        Ok(0)
+                    }
+                },
+            )
+        };
+        read.await.map_err(|error| Error::Etcd(format!("etcdctl in {pod}: {error}")))?;
+        let status = match status {
+            Some(status) => status.await,
+            None => None,
+        };
+        if status.and_then(|status| status.status).as_deref() == Some("Success") {
+            Ok(said)
+        } else {
+            Err(Error::Etcd(format!("{said}{complained}")))
+        }
+    };
+    tokio::time::timeout(LIMIT, work).await.unwrap_or_else(|_| {
+        Err(Error::Etcd(format!("etcdctl in {pod} did not end within {} s", LIMIT.as_secs())))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn voters_and_their_health_are_read() {
+        let members = r#"{"header":{},"members":[
+            {"ID":1,"name":"cp-1","peerURLs":[],"clientURLs":["https://10.88.0.11:2379"]},
+            {"ID":2,"name":"cp-2","peerURLs":[],"clientURLs":["https://10.88.0.12:2379"]},
+            {"ID":3,"name":"","peerURLs":["https://10.88.0.13:2380"]},
+            {"ID":4,"name":"cp-4","clientURLs":["https://10.88.0.14:2379"],"isLearner":true}]}"#;
+        let health = "warning: something\n[{\"endpoint\":\"https://10.88.0.11:2379\",\"health\":true,\"took\":\"5ms\"},\
+            {\"endpoint\":\"https://10.88.0.12:2379\",\"health\":false,\"error\":\"x\"}]\nError: unhealthy cluster\n";
+        let voters = parse(members, health).unwrap();
+        let expected = [("cp-1", true), ("cp-2", false), ("member 2", false)];
+        assert_eq!(voters, expected.map(|(name, well)| (name.to_owned(), well)).into());
+        assert_eq!(parse("{}", health), None);
+        assert_eq!(parse(members, "no"), None);
+    }
+}

@@ -1,0 +1,344 @@
+//! The loop: Nodes are watched, whatever can be done is done at once, and each end is a reason to decide anew.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use common::{metadata::NodeName, plan::Plan};
+use futures::{FutureExt as _, StreamExt as _, future::LocalBoxFuture, stream::FuturesUnordered};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api,
+    runtime::{WatchStreamExt as _, watcher},
+};
+use tokio::sync::Mutex;
+
+use super::{
+    act::{Drain, Found, Means},
+    assess::{Stage, Verb},
+    claims::Claims,
+    decide::{Action, Decision, decide},
+    error::Error,
+    policy::Policy,
+    report::Report,
+    snapshot::{Etcd, EtcdSeen, Member, Snapshot},
+};
+use crate::{
+    apply::{Event, Progress, Stage as EventStage, Stop},
+    cluster::{Access, NodeView},
+};
+
+/// How often something that fails is tried.
+const ATTEMPTS: u32 = 5;
+
+/// The wait before the second attempt; each later one is twice as long.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// While the API does not answer.
+const SILENCE_DELAY: Duration = Duration::from_secs(1);
+
+/// Between looks at pods that are not Ready.
+const LOOK_AGAIN: Duration = Duration::from_secs(3);
+
+/// A watch is begun anew so often, in seconds: one that hangs on a dead control plane is not noticed otherwise.
+const WATCH_SECONDS: u32 = 20;
+
+/// What a node is to become, and which group it is of.
+pub type Targets<'a> = dyn Fn(&NodeView) -> (String, Result<Plan, String>) + 'a;
+
+/// What a rollout works with.
+pub struct Rollout<'a> {
+    /// The cluster.
+    pub access: &'a Access,
+    /// Who we are, as in the writer's Lease.
+    pub identity: &'a str,
+    /// What it may do.
+    pub policy: Policy,
+    /// How pods are made to go.
+    pub drain: Drain,
+    /// What each node is to become.
+    pub targets: &'a Targets<'a>,
+    /// Who shows it.
+    pub progress: &'a dyn Progress,
+    /// Whether someone asked it to stop.
+    pub stop: Stop,
+    /// When it has to end.
+    pub deadline: tokio::time::Instant,
+}
+
+/// How a rollout ended.
+#[derive(Debug)]
+pub enum Outcome {
+    /// It came to its end; where every node is.
+    Ended(Decision),
+    /// Time is up.
+    TimedOut(Decision),
+    /// Someone asked it to stop.
+    Stopped,
+}
+
+struct Ended {
+    action: Action,
+    started: Instant,
+    result: Result<Found, Error>,
+}
+
+type Running<'a> = FuturesUnordered<LocalBoxFuture<'a, Ended>>;
+
+/// The state of a rollout.
+struct Run<'a> {
+    rollout: &'a Rollout<'a>,
+    means: &'a Means<'a>,
+    snapshot: Snapshot,
+    attempts: BTreeMap<Action, u32>,
+    /// Nodes that were announced and have their permit.
+    announced: BTreeSet<NodeName>,
+    report: Report,
+}
+
+impl Rollout<'_> {
+    /// Takes every node as far as it can go.
+    pub async fn run(&self) -> Result<(Outcome, Report), Error> {
+        let client = &self.access.client;
+        let (claims, stale) = Claims::take_over(client.clone(), self.identity).await?;
+        let claims = Mutex::new(claims);
+        let means = Means { client, direct: &self.access.direct, claims: &claims, drain: self.drain };
+        let snapshot = Snapshot {
+            now: Timestamp::now(),
+            policy: self.policy.clone(),
+            members: BTreeMap::new(),
+            etcd: EtcdSeen::default(),
+            claims: stale,
+            busy: BTreeSet::new(),
+        };
+        let mut run = Run {
+            rollout: self,
+            means: &means,
+            snapshot,
+            attempts: BTreeMap::new(),
+            announced: BTreeSet::new(),
+            report: Report::default(),
+        };
+        let outcome = run.to_the_end().await?;
+        // Nobody has to fence what is done.
+        let announced = run.announced.clone();
+        claims.lock().await.forget(&announced).await?;
+        Ok((outcome, run.report))
+    }
+}
+
+impl<'a> Run<'a> {
+    async fn to_the_end(&mut self) -> Result<Outcome, Error> {
+        let api = Api::<Node>::all(self.rollout.access.client.clone());
+        let config = watcher::Config::default().timeout(WATCH_SECONDS);
+        let mut nodes = watcher(api, config).default_backoff().boxed_local();
+        let mut running = Running::new();
+        let mut stop = self.rollout.stop.clone();
+        let mut listed = false;
+        loop {
+            let stopped = *stop.borrow();
+            self.snapshot.now = Timestamp::now();
+            let decision = decide(&self.snapshot);
+            if listed {
+                self.report.take(&decision, self.snapshot.now);
+                self.show(&decision);
+                for action in decision.actions.iter().filter(|_| !stopped) {
+                    running.push(self.start(action.clone()));
+                }
+                if running.is_empty() && stopped {
+                    return Ok(Outcome::Stopped);
+                }
+                if running.is_empty() && !decision.is_moving() {
+                    return Ok(Outcome::Ended(decision));
+                }
+            }
+            let asked = async {
+                // Without anyone who could ask, nobody does; and once is enough.
+                if stopped || stop.wait_for(|stop| *stop).await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            };
+            tokio::select! {
+                Some(event) = nodes.next() => {
+                    listed |= self.take(event);
+                    // A decision for all that came together.
+                    while let Some(Some(event)) = nodes.next().now_or_never() {
+                        listed |= self.take(event);
+                    }
+                }
+                Some(ended) = running.next() => self.take_in(ended)?,
+                () = sleep_until(decision.until) => {}
+                () = asked => {}
+                () = tokio::time::sleep_until(self.rollout.deadline) => return Ok(Outcome::TimedOut(decision)),
+            }
+        }
+    }
+
+    fn show(&self, decision: &Decision) {
+        let waiting = decision.nodes.iter().filter(|(_, node)| {
+            !matches!(node.stage, Stage::Done | Stage::Do(_)) && !node.message.is_empty()
+        });
+        let reasons: BTreeMap<NodeName, String> = waiting
+            .map(|(name, node)| (name.clone(), format!("{}: {}", node.reason, node.message)))
+            .collect();
+        self.rollout.progress.waiting(&reasons);
+    }
+
+    /// Learns from the watch; true if all Nodes are known now.
+    fn take(&mut self, event: Result<watcher::Event<Node>, watcher::Error>) -> bool {
+        match event {
+            Ok(watcher::Event::Apply(node) | watcher::Event::InitApply(node)) => self.take_node(&node),
+            Ok(watcher::Event::Delete(node)) => {
+                if let Some(node) = NodeView::new(&node) {
+                    self.snapshot.members.remove(&node.name);
+                }
+            }
+            Ok(watcher::Event::Init) => {}
+            Ok(watcher::Event::InitDone) => return true,
+            // The stream goes on by itself.
+            Err(error) => tracing::debug!("the watch of Nodes: {error}"),
+        }
+        false
+    }
+
+    fn take_node(&mut self, node: &Node) {
+        let Some(node) = NodeView::new(node) else { return };
+        let now = Timestamp::now();
+        match self.snapshot.members.get_mut(&node.name) {
+            // The watch may be behind what our own writes gave back.
+            Some(member) if is_older(&node, &member.node) => {}
+            Some(member) => member.update(node, now),
+            None => {
+                let (group, target) = (self.rollout.targets)(&node);
+                let member = Member::new(node, group, target, now);
+                self.snapshot.members.insert(member.node.name.clone(), member);
+            }
+        }
+    }
+
+    /// Begins an action; the snapshot knows that it is under way.
+    fn start(&mut self, action: Action) -> LocalBoxFuture<'a, Ended> {
+        self.snapshot.busy.insert(action.clone());
+        let attempt = self.attempts.get(&action).copied().unwrap_or(0);
+        let member = action.node().and_then(|name| self.snapshot.members.get(name)).cloned();
+        if let Some(member) = action.node().and_then(|name| self.snapshot.members.get_mut(name))
+            && matches!(action, Action::Permit(_))
+        {
+            member.checked = None;
+            member.emptied = false;
+        }
+        let (means, progress) = (self.means, self.rollout.progress);
+        let event = event(&action);
+        let quiet = is_quiet(&action);
+        if !quiet {
+            progress.event(&event(EventStage::Started));
+        }
+        Box::pin(async move {
+            let started = Instant::now();
+            if attempt > 0 {
+                tokio::time::sleep(RETRY_DELAY * (1 << (attempt - 1).min(4))).await;
+            }
+            let note = |text: String| progress.event(&event(EventStage::Note(text)));
+            let result = loop {
+                match means.run(&action, member.as_ref(), &note).await {
+                    Err(error) if error.is_passing() => {
+                        note(format!("{:#}", anyhow::Error::from(error)));
+                        tokio::time::sleep(SILENCE_DELAY).await;
+                    }
+                    result => break result,
+                }
+            };
+            if let Ok(Found::Checked(Err(why))) = &result {
+                note(why.clone());
+                tokio::time::sleep(LOOK_AGAIN).await;
+            }
+            Ended { action, started, result }
+        })
+    }
+
+    /// Learns from an action's end.
+    fn take_in(&mut self, ended: Ended) -> Result<(), Error> {
+        let Ended { action, started, result } = ended;
+        self.snapshot.busy.remove(&action);
+        let event = event(&action);
+        let found = match result {
+            Ok(found) => found,
+            Err(Error::Lost) => return Err(Error::Lost),
+            Err(error) => {
+                let why = format!("{:#}", anyhow::Error::from(error));
+                let attempts = self.attempts.entry(action.clone()).or_default();
+                *attempts += 1;
+                let last = *attempts >= ATTEMPTS;
+                self.rollout.progress.event(&event(EventStage::Failed { why: why.clone(), last }));
+                if let Some(member) = action.node().and_then(|name| self.snapshot.members.get_mut(name))
+                    && last
+                {
+                    member.failed = Some(format!("cannot {action}: {why}"));
+                }
+                return Ok(());
+            }
+        };
+        self.attempts.remove(&action);
+        if !is_quiet(&action) {
+            self.rollout.progress.event(&event(EventStage::Done(started.elapsed())));
+        }
+        self.report.note(&action);
+        self.learn(&action, found);
+        Ok(())
+    }
+
+    fn learn(&mut self, action: &Action, found: Found) {
+        if let Action::Fence(name) = action {
+            self.snapshot.claims.remove(name);
+            self.announced.insert(name.clone());
+        }
+        if let Action::Permit(name) = action {
+            self.announced.insert(name.clone());
+            // It is another etcd without this one.
+            self.snapshot.etcd = EtcdSeen::default();
+        }
+        let member = action.node().and_then(|name| self.snapshot.members.get_mut(name));
+        match (found, member) {
+            (Found::Node(node), _) => self.take_node(&node),
+            (Found::Etcd(etcd), _) => self.snapshot.etcd.take(etcd, Timestamp::now()),
+            (Found::Empty, Some(member)) => member.emptied = true,
+            (Found::Held(why), Some(member)) => member.skipped = Some(why),
+            (Found::Checked(result), Some(member)) => {
+                let waited = Timestamp::now().duration_since(member.changed);
+                // Looked at again, as long as it may take.
+                let again = result.is_err() && waited < self.snapshot.policy.patience;
+                member.checked = (!again).then_some(result);
+            }
+            (_, None) => {}
+        }
+    }
+}
+
+/// What people see of an action.
+fn event(action: &Action) -> impl Fn(EventStage) -> Event + use<> {
+    let (host, what) = (action.node().cloned(), action.to_string());
+    move |stage| Event { host: host.clone(), what: what.clone(), stage }
+}
+
+/// Whether people need not see it unless it fails.
+fn is_quiet(action: &Action) -> bool {
+    matches!(action, Action::LookAtEtcd | Action::Step(Verb::Check, _))
+}
+
+/// Whether a Node is older than another version of it. What cannot be compared is taken as it comes.
+fn is_older(node: &NodeView, than: &NodeView) -> bool {
+    let version = |node: &NodeView| node.resource_version.parse::<u64>().ok();
+    version(node).zip(version(than)).is_some_and(|(one, other)| one < other)
+}
+
+async fn sleep_until(until: Option<Timestamp>) {
+    match until {
+        None => std::future::pending().await,
+        Some(until) => {
+            let left = until.duration_since(Timestamp::now());
+            tokio::time::sleep(Duration::try_from(left).unwrap_or(Duration::ZERO)).await;
+        }
+    }
+}
