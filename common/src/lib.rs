@@ -12,6 +12,7 @@ pub mod plan;
 pub mod skew;
 pub mod software;
 pub mod state;
+mod text;
 mod version;
 
 pub use version::{KubernetesVersion, KubernetesVersionError};

@@ -1,10 +1,12 @@
 //! Names and versions of software, as they stand in annotations: text from outside, so both are narrow.
 
-use std::{collections::BTreeMap, fmt, str::FromStr};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+
+use crate::checked_text;
 
 /// A name is part of an annotation's key, whose prefix may have 253 characters in labels of 63.
 const NAME_LIMIT: usize = 63;
@@ -56,19 +58,7 @@ fn shown(text: &str) -> String {
     format!("{start:?}")
 }
 
-impl SoftwareName {
-    /// The name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
 impl SoftwareVersion {
-    /// The version as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
     /// The version of a content: a hash of its canonical JSON.
     pub fn of_content(content: &impl Serialize) -> Result<Self, serde_json::Error> {
         let mut text = String::new();
@@ -111,60 +101,23 @@ pub(crate) fn hexadecimal(text: &[u8], digits: usize) -> String {
     hash
 }
 
-impl FromStr for SoftwareName {
-    type Err = SoftwareError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        let good = !text.is_empty()
-            && text.len() <= NAME_LIMIT
-            && text.chars().all(inner)
-            && !text.starts_with('-')
-            && !text.ends_with('-');
-        if good { Ok(Self(text.to_owned())) } else { Err(SoftwareError::Name(text.to_owned())) }
-    }
+fn is_name(text: &str) -> bool {
+    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    !text.is_empty()
+        && text.len() <= NAME_LIMIT
+        && text.chars().all(inner)
+        && !text.starts_with('-')
+        && !text.ends_with('-')
 }
 
-impl FromStr for SoftwareVersion {
-    type Err = SoftwareError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let allowed = |c: char| c.is_ascii_alphanumeric() || ".+~:_-".contains(c);
-        // A leading - would read as an option of a program.
-        let good = !text.is_empty()
-            && text.len() <= VERSION_LIMIT
-            && text.chars().all(allowed)
-            && !text.starts_with('-');
-        if good { Ok(Self(text.to_owned())) } else { Err(SoftwareError::Version(text.to_owned())) }
-    }
+fn is_version(text: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || ".+~:_-".contains(c);
+    // A leading - would read as an option of a program.
+    !text.is_empty() && text.len() <= VERSION_LIMIT && text.chars().all(allowed) && !text.starts_with('-')
 }
 
-macro_rules! text_conversions {
-    ($type:ty) => {
-        impl TryFrom<String> for $type {
-            type Error = SoftwareError;
-
-            fn try_from(text: String) -> Result<Self, Self::Error> {
-                text.parse()
-            }
-        }
-
-        impl From<$type> for String {
-            fn from(value: $type) -> Self {
-                value.0
-            }
-        }
-
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(&self.0)
-            }
-        }
-    };
-}
-
-text_conversions!(SoftwareName);
-text_conversions!(SoftwareVersion);
+checked_text!(SoftwareName, SoftwareError::Name, is_name);
+checked_text!(SoftwareVersion, SoftwareError::Version, is_version);
 
 #[cfg(test)]
 mod tests {

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::KubernetesVersion;
+use crate::{KubernetesVersion, annotations, checked_text};
 
 /// The name of a Kubernetes Node, also the host's name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -75,49 +75,11 @@ pub struct TextError {
     expected: &'static str,
 }
 
-/// A text type that allows only what `accepts` does.
-macro_rules! checked_text {
-    ($type:ident, $expected:literal, $accepts:expr) => {
-        impl $type {
-            /// The text.
-            pub fn as_str(&self) -> &str {
-                &self.0
-            }
-        }
-
-        impl std::str::FromStr for $type {
-            type Err = TextError;
-
-            fn from_str(text: &str) -> Result<Self, Self::Err> {
-                let accepts: fn(&str) -> bool = $accepts;
-                if accepts(text) {
-                    Ok(Self(text.to_owned()))
-                } else {
-                    Err(TextError { text: crate::annotations::shorten(text), expected: $expected })
-                }
-            }
-        }
-
-        impl TryFrom<String> for $type {
-            type Error = TextError;
-
-            fn try_from(text: String) -> Result<Self, Self::Error> {
-                text.parse()
-            }
-        }
-
-        impl From<$type> for String {
-            fn from(value: $type) -> Self {
-                value.0
-            }
-        }
-
-        impl std::fmt::Display for $type {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.pad(&self.0)
-            }
-        }
-    };
+impl TextError {
+    /// Of a text that is not what was expected.
+    fn expecting(expected: &'static str) -> impl Fn(String) -> Self {
+        move |text| Self { text: annotations::shorten(&text), expected }
+    }
 }
 
 fn is_word(text: &str) -> bool {
@@ -130,7 +92,7 @@ fn consists_of(text: &str, others: &str) -> bool {
 
 checked_text!(
     NodeName,
-    "a node's name: labels of a-z, 0-9 and -, separated by dots, up to 253 characters",
+    TextError::expecting("a node's name: labels of a-z, 0-9 and -, separated by dots, up to 253 characters"),
     |text| {
         let label = |label: &str| {
             !label.is_empty()
@@ -142,31 +104,37 @@ checked_text!(
         text.len() <= 253 && text.split('.').all(label)
     }
 );
-checked_text!(IronicNode, "a UUID", |text| {
+checked_text!(IronicNode, TextError::expecting("a UUID"), |text| {
     text.len() == 36 && text.chars().all(|c| c.is_ascii_hexdigit() || c == '-')
 });
-checked_text!(Word, "one word without white space", is_word);
+checked_text!(Word, TextError::expecting("one word without white space"), is_word);
 checked_text!(
     Template,
-    "one word without white space, with no other braces than {kubernetes} and {kubernetesMinor}",
+    TextError::expecting(
+        "one word without white space, with no other braces than {kubernetes} and {kubernetesMinor}"
+    ),
     |text| {
         let rest = text.replace(KUBERNETES, "").replace(KUBERNETES_MINOR, "");
         is_word(text) && !rest.contains(['{', '}'])
     }
 );
-checked_text!(KernelModule, "a kernel module's name", |text| {
+checked_text!(KernelModule, TextError::expecting("a kernel module's name"), |text| {
     consists_of(text, "_-") && !text.starts_with('-')
 });
-checked_text!(DropInName, "a drop-in's file name such as 20-name.conf", |text| {
+checked_text!(DropInName, TextError::expecting("a drop-in's file name such as 20-name.conf"), |text| {
     consists_of(text, "_-.") && !text.starts_with(['.', '-']) && text.strip_suffix(".conf").is_some()
 });
-checked_text!(SysctlKey, "a kernel setting's name such as net.ipv4.ip_forward", |text| {
-    consists_of(text, "_-.") && text.split('.').all(|part| !part.is_empty()) && !text.starts_with('-')
-});
-checked_text!(SysctlValue, "a value of one line", |text| {
+checked_text!(
+    SysctlKey,
+    TextError::expecting("a kernel setting's name such as net.ipv4.ip_forward"),
+    |text| {
+        consists_of(text, "_-.") && text.split('.').all(|part| !part.is_empty()) && !text.starts_with('-')
+    }
+);
+checked_text!(SysctlValue, TextError::expecting("a value of one line"), |text| {
     !text.trim().is_empty() && !text.contains(|c: char| c.is_control() && c != '\t')
 });
-checked_text!(Sha256Text, "a sha256 of 64 digits of 0-9 and a-f", |text| {
+checked_text!(Sha256Text, TextError::expecting("a sha256 of 64 digits of 0-9 and a-f"), |text| {
     text.len() == 64 && text.chars().all(|c| c.is_ascii_digit() || ('a'..='f').contains(&c))
 });
 

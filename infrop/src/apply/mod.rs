@@ -14,7 +14,7 @@ pub use self::{
     context::Context,
     decide::{Action, Decision, decide, leaving, natural},
     foresee::foresee,
-    observe::{connect, look, observe, sorted},
+    observe::{connect, look, observe, observe_in, pools, sorted},
     progress::{Event, Progress, Stage},
     run::{Options, Outcome, Stop, run},
     snapshot::{Agreed, Cluster, ClusterView, Group, Host, Removals, Role, Snapshot},

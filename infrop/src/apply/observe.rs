@@ -15,16 +15,26 @@ use crate::{
         kubeadm::admin_kubeconfig,
     },
     cluster::{self, Access},
-    provider::{Compute, Ownership, Power},
+    provider::{Compute, Ownership, Pool, Power},
 };
 
 /// Everything there is, and the way to the API if there is one.
 pub async fn observe(context: &Context, parallel: usize) -> anyhow::Result<(Snapshot, Option<Access>)> {
+    Ok(observe_in(context, &pools(context).await?, parallel).await)
+}
+
+/// What providers have, also in pools that nothing is asked of.
+pub async fn pools(context: &Context) -> anyhow::Result<Vec<Pool>> {
     let mut pools = Vec::new();
     for seen in join_all(context.providers.values().map(|provider| provider.observe())).await {
         pools.extend(seen?);
     }
-    let groups = context.groups(&pools);
+    Ok(pools)
+}
+
+/// Everything there is, with the providers asked already.
+pub async fn observe_in(context: &Context, pools: &[Pool], parallel: usize) -> (Snapshot, Option<Access>) {
+    let groups = context.groups(pools);
     let mut hosts = BTreeMap::new();
     for (index, group) in groups.iter().enumerate() {
         let pool = pools.iter().find(|pool| pool.provider == group.provider && pool.name == group.pool);
@@ -32,7 +42,8 @@ pub async fn observe(context: &Context, parallel: usize) -> anyhow::Result<(Snap
             hosts.insert(compute.name.clone(), new_host(index, compute.clone()));
         }
     }
-    let mut snapshot = Snapshot { groups, hosts, ..Snapshot::default() };
+    let agent_version = context.package.version.clone();
+    let mut snapshot = Snapshot { groups, hosts, agent_version, ..Snapshot::default() };
     let looks = snapshot.hosts.values().filter(|host| is_ours_and_on(host)).map(|host| async {
         let report = look(context, &snapshot.groups, host).await;
         (host.compute.name.clone(), report.map_err(|error| error.to_string()))
@@ -44,7 +55,7 @@ pub async fn observe(context: &Context, parallel: usize) -> anyhow::Result<(Snap
     }
     let (cluster, access) = look_at_cluster(context, &snapshot).await;
     snapshot.cluster = cluster;
-    Ok((snapshot, access))
+    (snapshot, access)
 }
 
 fn is_ours_and_on(host: &Host) -> bool {

@@ -7,6 +7,7 @@ use std::{
 
 use anyhow::Context as _;
 use common::{metadata::NodeName, plan::PlanId};
+use semver::Version;
 
 use crate::{
     bootstrap::host::HostReport,
@@ -129,6 +130,8 @@ pub struct Snapshot {
     pub kubeadm_failures: BTreeMap<NodeName, u32>,
     /// What may be taken away.
     pub removals: Removals,
+    /// The version of node-agent that this infrop brings; none if nobody can tell.
+    pub agent_version: Option<Version>,
 }
 
 impl Snapshot {

@@ -1,6 +1,7 @@
 //! Being the writer for as long as a run goes on.
 
 use futures::future::{pending, select_all};
+use tokio::time::sleep;
 
 use super::{
     context::Context,
@@ -8,7 +9,7 @@ use super::{
 };
 use crate::{
     cluster::Access,
-    writer::{Error, Holding, LeaseRecord, Record, identity},
+    writer::{Error, Holding, LeaseRecord, RENEWAL, Record, identity},
 };
 
 /// The records that are ours.
@@ -80,10 +81,107 @@ impl<'a> Writer<'a> {
         lost
     }
 
+    /// Does something as the writer, and lets the next one in after it, however it ended.
+    ///
+    /// Only someone else who took over ends it early. That a record cannot be renewed does not: a control plane that
+    /// restarts may take the API with it, and whoever works without the API leaves nodes alone.
+    pub async fn during<T>(mut self, work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+        let replaced = async {
+            loop {
+                match self.keep().await {
+                    held @ Error::Held { .. } => return held,
+                    away @ Error::Record { .. } => tracing::debug!("{:#}", anyhow::Error::from(away)),
+                }
+                sleep(RENEWAL).await;
+            }
+        };
+        let result = tokio::select! {
+            result = work => result,
+            held = replaced => return Err(held.into()),
+        };
+        self.leave().await;
+        result
+    }
+
     /// Lets the next one in.
     pub async fn leave(self) {
         for holding in self.held {
             holding.release().await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+
+    use common::metadata::NodeName;
+
+    use super::*;
+    use crate::writer::FileRecord;
+
+    #[derive(Debug)]
+    struct Silence;
+
+    impl Progress for Silence {
+        fn event(&self, _event: &Event) {}
+        fn waiting(&self, _reasons: &BTreeMap<NodeName, String>) {}
+    }
+
+    async fn writer(directory: &Path, who: &str, take_over: bool) -> Writer<'static> {
+        let mut writer = Writer {
+            identity: who.to_owned(),
+            take_over,
+            progress: &Silence,
+            held: Vec::new(),
+            in_cluster: false,
+        };
+        writer.take(Box::new(FileRecord::new(directory.join("writer.json")))).await.unwrap();
+        writer
+    }
+
+    async fn holder(directory: &Path) -> String {
+        let record = FileRecord::new(directory.join("writer.json"));
+        record.read().await.unwrap().entry.unwrap().holder
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_record_is_held_until_the_end_and_free_after_it() {
+        let directory = tempfile::tempdir().unwrap();
+        for fails in [false, true] {
+            let work = async {
+                sleep(Duration::from_mins(1)).await;
+                assert_eq!(holder(directory.path()).await, "a");
+                if fails { Err(anyhow::anyhow!("no")) } else { Ok(()) }
+            };
+            let ended = writer(directory.path(), "a", false).await.during(work).await;
+            assert_eq!(ended.is_err(), fails);
+            assert_eq!(holder(directory.path()).await, "");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_goes_on_while_the_record_is_away_and_ends_when_someone_else_has_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().join("place");
+        fs::create_dir(&place).unwrap();
+        let away = async {
+            fs::rename(&place, directory.path().join("away")).unwrap();
+            fs::write(&place, "").unwrap();
+            sleep(Duration::from_mins(2)).await;
+            fs::remove_file(&place).unwrap();
+            fs::rename(directory.path().join("away"), &place).unwrap();
+            sleep(Duration::from_mins(1)).await;
+            Ok(())
+        };
+        writer(&place, "a", false).await.during(away).await.unwrap();
+
+        let taken = async {
+            writer(&place, "b", true).await;
+            std::future::pending::<anyhow::Result<()>>().await
+        };
+        let error = writer(&place, "a", false).await.during(taken).await.unwrap_err();
+        assert!(matches!(error.downcast_ref(), Some(Error::Held { holder, .. }) if holder == "b"), "{error}");
+        assert_eq!(holder(&place).await, "b");
     }
 }

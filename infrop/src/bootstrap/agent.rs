@@ -7,6 +7,7 @@ use std::{
 };
 
 use common::{metadata::Metadata, plan::PlanId};
+use semver::Version;
 use sha2::{Digest, Sha256};
 
 use super::{error::Error, host::DELIVERED, ssh::Remote};
@@ -23,14 +24,16 @@ pub struct AgentPackage {
     bytes: Arc<Vec<u8>>,
     /// Of the bytes, made once: there is a delivery for each host.
     digest: [u8; 32],
+    /// Its version, if it is one that can be compared.
+    pub version: Option<Version>,
 }
 
 impl AgentPackage {
-    /// Reads the package at `path`.
-    pub fn read(path: &Path) -> Result<Self, (PathBuf, std::io::Error)> {
+    /// Reads the package at `path`, which is of that version.
+    pub fn read(path: &Path, version: Option<Version>) -> Result<Self, (PathBuf, std::io::Error)> {
         let bytes = std::fs::read(path).map_err(|error| (path.to_owned(), error))?;
         let digest = Sha256::digest(&bytes).into();
-        Ok(Self { bytes: Arc::new(bytes), digest })
+        Ok(Self { bytes: Arc::new(bytes), digest, version })
     }
 }
 

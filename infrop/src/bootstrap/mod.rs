@@ -1,6 +1,7 @@
 //! From a host that answers by SSH to a node of the cluster.
 
 pub mod agent;
+mod control;
 pub mod endpoint;
 mod error;
 pub mod etcd;

@@ -14,7 +14,7 @@ use common::metadata::NodeName;
 use openssh::{ControlPersist, KnownHosts, Session, SessionBuilder, Stdio};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::error::Error;
+use super::{control::ControlDirectory, error::Error};
 
 /// A host that does not answer in this time is called unreachable; whoever waits for it tries again.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -206,17 +206,15 @@ impl Remote {
 /// All connections of this process.
 #[derive(Debug)]
 pub struct Connections {
-    /// Where control sockets are; removed with us.
-    control: tempfile::TempDir,
+    /// Where control sockets are.
+    control: ControlDirectory,
     open: Mutex<BTreeMap<NodeName, Arc<Remote>>>,
 }
 
 impl Connections {
     /// None yet.
     pub fn new() -> Result<Self, Error> {
-        // A socket's path has 108 bytes, so not below some deep directory.
-        let control =
-            tempfile::Builder::new().prefix("infrop-ssh-").tempdir_in("/tmp").map_err(Error::Control)?;
+        let control = ControlDirectory::new().map_err(Error::Control)?;
         Ok(Self { control, open: Mutex::default() })
     }
 

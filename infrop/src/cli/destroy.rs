@@ -67,10 +67,7 @@ struct Answer {
 pub(super) async fn run(arguments: DestroyArguments, shared: &Shared) -> anyhow::Result<u8> {
     let DestroyArguments { document, yes, take_over, output } = arguments;
     let context = document.context(shared).await?;
-    let mut pools = Vec::new();
-    for provider in context.providers.values() {
-        pools.extend(provider.observe().await?);
-    }
+    let pools = apply::pools(&context).await?;
     let (ours, mut answer) = sort(&pools);
     let names: Vec<String> = ours.iter().map(|(_, compute)| compute.name.to_string()).collect();
     if !yes && !names.is_empty() {
@@ -83,7 +80,7 @@ pub(super) async fn run(arguments: DestroyArguments, shared: &Shared) -> anyhow:
         }
     }
     let progress = Lines::new(Style::for_people());
-    let access = apply::observe(&context, PARALLEL).await?.1;
+    let (_, access) = apply::observe_in(&context, &pools, PARALLEL).await;
     // Not renewed: where it stands goes with the hosts.
     let writer = Writer::enter(&context, take_over, &progress, access.as_ref()).await?;
     let work = ours.iter().map(|(pool, compute)| {

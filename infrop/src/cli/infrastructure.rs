@@ -14,6 +14,7 @@ use images::{
     node, site,
 };
 use program::Program;
+use semver::Version;
 
 use super::{DEFAULT_LABS, Shared};
 use crate::{
@@ -141,8 +142,9 @@ impl DocumentArguments {
             Some(file) => file.clone(),
             None => program_beside_infrop(shared).await?,
         };
-        let package = if file.extension().is_some_and(|extension| extension == "deb") {
-            file
+        let (package, version) = if file.extension().is_some_and(|extension| extension == "deb") {
+            let version = version_of(&file).await;
+            (file, version)
         } else {
             let hash =
                 images::sha256_file(&file).with_context(|| format!("cannot read {}", file.display()))?;
@@ -152,11 +154,24 @@ impl DocumentArguments {
             };
             let directory = shared.cache.produce("agent", &name, false, &shared.steps, make).await?;
             let mut files = std::fs::read_dir(&directory)?;
-            files.next().context("the cached package of node-agent is not there")??.path()
+            let file = files.next().context("the cached package of node-agent is not there")??.path();
+            (file, Version::parse(VERSION).ok())
         };
-        AgentPackage::read(&package).map_err(|(path, error)| {
+        AgentPackage::read(&package, version).map_err(|(path, error)| {
             anyhow::Error::from(error).context(format!("cannot read {}", path.display()))
         })
+    }
+}
+
+/// The version of a Debian package; none if it is not one that can be compared, or dpkg-deb is not there to ask: a
+/// computer without it can still deliver the package.
+async fn version_of(package: &Path) -> Option<Version> {
+    match Program::new("dpkg-deb").arg("--field").arg(package).arg("Version").run().await {
+        Ok(text) => Version::parse(text.trim()).ok(),
+        Err(error) => {
+            tracing::warn!("hosts with a newer node-agent cannot be told: {error:#}");
+            None
+        }
     }
 }
 

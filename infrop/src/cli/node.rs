@@ -13,7 +13,7 @@ use super::{
     status::{self, StatusArguments},
 };
 use crate::{
-    apply::{self, Agreed, Cluster, Removals, Snapshot, Stop},
+    apply::{self, Agreed, Cluster, Removals, Snapshot, Stop, Writer},
     cluster::{self, Access, AtDeadline, Cordon, DrainRules, Drained, Fate},
 };
 
@@ -30,14 +30,18 @@ stay. A pod that no controller would make again is lost with its eviction: while
 
 Example:
   infrop node drain worker-2 -f infrastructure.yaml
-  infrop node drain worker-2 -f infrastructure.yaml --undo";
+  infrop node drain worker-2 -f infrastructure.yaml --undo
+
+Exit codes: 0 done, 1 failed, 5 someone else is at work, 64 bad input, 130 interrupted.";
 
 const REBOOT_HELP: &str = "\
 The node is drained, restarted in order, waited for until it is Ready in its new boot, and pods may come again. If it was \
 cordoned before, it stays so. --force switches a host off and on that ssh does not reach; its provider has to be able \
 to.
 
-Example: infrop node reboot worker-2 -f infrastructure.yaml";
+Example: infrop node reboot worker-2 -f infrastructure.yaml
+
+Exit codes: 0 done, 1 failed, 5 someone else is at work, 64 bad input, 130 interrupted.";
 
 const REPLACE_HELP: &str = "\
 The node is taken out of the cluster and its compute given back; then `apply` brings another one. Also for a host that \
@@ -86,6 +90,10 @@ pub(super) struct DrainArguments {
     /// How long it may take until all pods are gone, in minutes.
     #[arg(long, value_name = "MINUTES", default_value_t = 10)]
     timeout: u64,
+
+    /// Go on although someone else seems to be at work; only if you know that it is dead.
+    #[arg(long)]
+    take_over: bool,
 }
 
 /// What may be done to pods; also by `reboot`.
@@ -171,48 +179,65 @@ pub(super) fn pause(snapshot: &Snapshot, name: &NodeName) -> Option<String> {
 }
 
 async fn drain(arguments: DrainArguments, shared: &Shared) -> anyhow::Result<u8> {
-    let DrainArguments { name, document, undo, pods, timeout } = arguments;
+    let DrainArguments { name, document, undo, pods, timeout, take_over } = arguments;
     let context = document.context(shared).await?;
     let (snapshot, access) = apply::observe(&context, 32).await?;
-    let Access { client, direct, .. } = answering(&snapshot.cluster, access.as_ref())?;
+    let access = answering(&snapshot.cluster, access.as_ref())?;
     if let Cluster::There(view) = &snapshot.cluster
         && !view.nodes.contains_key(&name)
     {
         return Ok(refuse_unknown(&name, view.nodes.keys()));
     }
+    let progress = Lines::new(Style::for_people());
+    let writer = Writer::enter(&context, take_over, &progress, Some(access)).await?;
     if undo {
-        let left = cluster::uncordon(client, &name, |mark| mark.starts_with(MARK_PREFIX)).await?;
-        match left {
-            Cordon::None => say(format_args!("{name}: pods may come."))?,
-            Cordon::Marked(mark) => {
-                anyhow::bail!("{name} is cordoned by {}, which lifts it itself", annotations::shorten(&mark))
-            }
-            Cordon::Foreign => {
-                anyhow::bail!("{name} was cordoned by a person: `kubectl uncordon {name}` lifts that")
-            }
-        }
+        writer.during(let_in(&access.client, &name)).await?;
+        say(format_args!("{name}: pods may come."))?;
         return Ok(DONE);
     }
-    let progress = Lines::new(Style::for_people());
-    let what = format!("drain {name}");
-    let work = async {
-        let cordon = cluster::cordon(client, &name, DRAIN_MARK).await?;
-        let limit = std::time::Duration::from_secs(timeout * 60);
-        let note = |why| progress.note(&name, &what, why);
-        Ok((cordon, cluster::drain(direct, &name, &pods.rules(), limit, &note).await?))
-    };
-    let (cordon, Drained { evicted: _, deleted }) = progress.step(&name, what.clone(), work).await?;
-    if !deleted.is_empty() {
-        let deleted: Vec<String> = deleted.iter().map(ToString::to_string).collect();
-        say(format_args!("deleted, for their time was over: {}", deleted.join(", ")))?;
-    }
-    let undo = match cordon {
+    let limit = std::time::Duration::from_secs(timeout * 60);
+    let undo = match writer.during(empty(access, &name, &pods.rules(), limit, &progress)).await? {
         // It was cordoned before, by a person.
         Cordon::Foreign => format!("kubectl uncordon {name}"),
         Cordon::None | Cordon::Marked(_) => format!("infrop node drain {name} {} --undo", document.words()),
     };
     say(format_args!("{name} is empty. `{undo}` lets pods come again."))?;
     Ok(DONE)
+}
+
+/// Cordons and drains a node; gives what its cordon was or became.
+async fn empty(
+    access: &Access,
+    name: &NodeName,
+    rules: &DrainRules,
+    limit: std::time::Duration,
+    progress: &Lines,
+) -> anyhow::Result<Cordon> {
+    let what = format!("drain {name}");
+    let work = async {
+        let cordon = cluster::cordon(&access.client, name, DRAIN_MARK).await?;
+        let note = |why| progress.note(name, &what, why);
+        Ok((cordon, cluster::drain(&access.direct, name, rules, limit, &note).await?))
+    };
+    let (cordon, Drained { evicted: _, deleted }) = progress.step(name, what.clone(), work).await?;
+    if !deleted.is_empty() {
+        let deleted: Vec<String> = deleted.iter().map(ToString::to_string).collect();
+        say(format_args!("deleted, for their time was over: {}", deleted.join(", ")))?;
+    }
+    Ok(cordon)
+}
+
+/// Lifts the cordon of a command.
+async fn let_in(client: &kube::Client, name: &NodeName) -> anyhow::Result<()> {
+    match cluster::uncordon(client, name, |mark| mark.starts_with(MARK_PREFIX)).await? {
+        Cordon::None => Ok(()),
+        Cordon::Marked(mark) => {
+            anyhow::bail!("{name} is cordoned by {}, which lifts it itself", annotations::shorten(&mark))
+        }
+        Cordon::Foreign => {
+            anyhow::bail!("{name} was cordoned by a person: `kubectl uncordon {name}` lifts that")
+        }
+    }
 }
 
 async fn replace(arguments: ReplaceArguments, shared: &Shared, stop: Stop) -> anyhow::Result<u8> {
@@ -222,10 +247,7 @@ async fn replace(arguments: ReplaceArguments, shared: &Shared, stop: Stop) -> an
         return Ok(BAD_INPUT);
     }
     let context = document.context(shared).await?;
-    let mut pools = Vec::new();
-    for provider in context.providers.values() {
-        pools.extend(provider.observe().await?);
-    }
+    let pools = apply::pools(&context).await?;
     let names: Vec<_> = pools.iter().flat_map(|pool| &pool.computes).map(|compute| &compute.name).collect();
     if !names.contains(&&name) {
         return Ok(refuse_unknown(&name, names.into_iter()));

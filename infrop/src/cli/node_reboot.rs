@@ -15,9 +15,9 @@ use super::{
     progress::{Lines, Style},
 };
 use crate::{
-    apply::{self, Cluster, Context, Host, Snapshot},
+    apply::{self, Cluster, Context, Host, Snapshot, Writer},
     bootstrap,
-    cluster::{self, Access, Cordon, NodeView},
+    cluster::{self, Access, Cordon, DrainRules, NodeView},
     provider::{Ownership, Power},
 };
 
@@ -26,6 +26,9 @@ pub(super) const MARK: &str = "infrop node reboot";
 
 /// To ask for a restart.
 const ASK_LIMIT: Duration = Duration::from_secs(30);
+
+/// How many hosts are asked at once.
+const PARALLEL: usize = 32;
 
 /// Between two looks at a host that restarts.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -48,52 +51,76 @@ pub(super) struct RebootArguments {
     /// How long each part may take, in minutes: until it is empty, until it is back, until it is Ready.
     #[arg(long, value_name = "MINUTES", default_value_t = 10)]
     timeout: u64,
+
+    /// Go on although someone else seems to be at work; only if you know that it is dead.
+    #[arg(long)]
+    take_over: bool,
 }
 
 pub(super) async fn run(arguments: RebootArguments, shared: &Shared) -> anyhow::Result<u8> {
-    let RebootArguments { name, document, force, pods, timeout } = arguments;
+    let RebootArguments { name, document, force, pods, timeout, take_over } = arguments;
     let limit = Duration::from_secs(timeout * 60);
     let context = document.context(shared).await?;
-    let (snapshot, access) = apply::observe(&context, 32).await?;
+    let (snapshot, access) = apply::observe(&context, PARALLEL).await?;
     let Some(host) = snapshot.hosts.get(&name) else {
         return Ok(refuse_unknown(&name, snapshot.hosts.keys()));
     };
+    // Said before anything is written, also who we are.
     if let Some(why) = obstacle(&snapshot, &name, host, force) {
         bail!(why);
     }
     let progress = Lines::new(Style::for_people());
-    let is_node = snapshot.cluster.node(&name).is_some();
+    let writer = Writer::enter(&context, take_over, &progress, access.as_ref()).await?;
+    let cordon = writer.during(reboot(&context, &name, force, &pods.rules(), limit, &progress)).await?;
+    say(format_args!("{name} was restarted{cordon}."))?;
+    Ok(DONE)
+}
+
+/// Does it; gives what is to be said of a cordon that stays.
+async fn reboot(
+    context: &Context,
+    name: &NodeName,
+    force: bool,
+    rules: &DrainRules,
+    limit: Duration,
+    progress: &Lines,
+) -> anyhow::Result<&'static str> {
+    // What was seen before may have been changed by the writer before us.
+    let (snapshot, access) = apply::observe(context, PARALLEL).await?;
+    let host = snapshot.hosts.get(name).with_context(|| format!("{name} is gone"))?;
+    if let Some(why) = obstacle(&snapshot, name, host, force) {
+        bail!(why);
+    }
+    let is_node = snapshot.cluster.node(name).is_some();
     let access = access.as_ref().filter(|_| is_node);
     let client = access.map(|access| &access.client);
     let mut ours = false;
     if let Some(Access { client, direct, .. }) = access {
-        ours = cluster::cordon(client, &name, MARK).await? == Cordon::Marked(MARK.to_owned());
+        ours = cluster::cordon(client, name, MARK).await? == Cordon::Marked(MARK.to_owned());
         // Pods of a host that is dead cannot end: their end is waited for after it is back.
         if host.seen().is_some() {
             let what = format!("drain {name}");
-            let note = |why| progress.note(&name, &what, why);
-            let work = async { Ok(cluster::drain(direct, &name, &pods.rules(), limit, &note).await?) };
-            progress.step(&name, what.clone(), work).await.with_context(|| stays(&name, ours))?;
+            let note = |why| progress.note(name, &what, why);
+            let work = async { Ok(cluster::drain(direct, name, rules, limit, &note).await?) };
+            progress.step(name, what.clone(), work).await.with_context(|| stays(name, ours))?;
         }
     }
     let what = format!("restart {name}");
-    let work = restart(&context, &snapshot, host, limit, |why| progress.note(&name, &what, why));
-    let boot = progress.step(&name, what.clone(), work).await.with_context(|| stays(&name, ours))?;
+    let work = restart(context, &snapshot, host, limit, |why| progress.note(name, &what, why));
+    let boot = progress.step(name, what.clone(), work).await.with_context(|| stays(name, ours))?;
     if let Some(client) = client {
         let what = format!("wait until {name} is Ready");
-        let note = |why| progress.note(&name, &what, why);
+        let note = |why| progress.note(name, &what, why);
         let work = async {
-            let ready = cluster::wait_until_ready(client, &name, &boot, limit, &note).await;
+            let ready = cluster::wait_until_ready(client, name, &boot, limit, &note).await;
             ready.map_err(|why| anyhow::anyhow!("its Node is not Ready: {why}"))
         };
-        progress.step(&name, what.clone(), work).await.with_context(|| stays(&name, ours))?;
+        progress.step(name, what.clone(), work).await.with_context(|| stays(name, ours))?;
         if ours {
-            cluster::uncordon(client, &name, |mark| mark == MARK).await?;
+            cluster::uncordon(client, name, |mark| mark == MARK).await?;
         }
     }
-    let cordon = if client.is_some() && !ours { "; it was cordoned before, and stays so" } else { "" };
-    say(format_args!("{name} was restarted{cordon}."))?;
-    Ok(DONE)
+    Ok(if client.is_some() && !ours { "; it was cordoned before, and stays so" } else { "" })
 }
 
 fn stays(name: &NodeName, ours: bool) -> String {

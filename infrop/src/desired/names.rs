@@ -2,6 +2,7 @@
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
+use common::checked_text;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -11,6 +12,13 @@ use serde::{Deserialize, Serialize};
 pub struct NameError {
     text: String,
     expected: &'static str,
+}
+
+impl NameError {
+    /// Of a text that is not what was expected.
+    fn expecting(expected: &'static str) -> impl Fn(String) -> Self {
+        move |text| Self { text, expected }
+    }
 }
 
 /// A number of hosts.
@@ -52,49 +60,8 @@ pub struct Subnet {
     length: u8,
 }
 
-macro_rules! text {
-    ($type:ident, $expected:literal, $accepts:expr) => {
-        impl $type {
-            /// The text.
-            pub fn as_str(&self) -> &str {
-                &self.0
-            }
-        }
-
-        impl FromStr for $type {
-            type Err = NameError;
-
-            fn from_str(text: &str) -> Result<Self, NameError> {
-                let accepts: fn(&str) -> bool = $accepts;
-                if accepts(text) {
-                    Ok(Self(text.to_owned()))
-                } else {
-                    Err(NameError { text: text.to_owned(), expected: $expected })
-                }
-            }
-        }
-
-        impl TryFrom<String> for $type {
-            type Error = NameError;
-
-            fn try_from(text: String) -> Result<Self, NameError> {
-                text.parse()
-            }
-        }
-
-        impl From<$type> for String {
-            fn from(value: $type) -> Self {
-                value.0
-            }
-        }
-
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(&self.0)
-            }
-        }
-    };
-}
+const A_NAME: &str =
+    "a name: a-z, 0-9 and -, up to 24 characters, beginning with a letter and not ending with -";
 
 /// Short, because it becomes part of host names and of a lab's name.
 fn is_name(text: &str) -> bool {
@@ -104,29 +71,21 @@ fn is_name(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
 }
 
-text!(
-    InfrastructureName,
-    "a name: a-z, 0-9 and -, up to 24 characters, beginning with a letter and not ending with -",
-    is_name
+checked_text!(InfrastructureName, NameError::expecting(A_NAME), is_name);
+checked_text!(ProviderName, NameError::expecting(A_NAME), is_name);
+checked_text!(PoolName, NameError::expecting(A_NAME), is_name);
+checked_text!(
+    HostKey,
+    NameError::expecting("a public host key on one line, such as `ssh-ed25519 AAAA…`"),
+    |text| {
+        let mut words = text.split(' ');
+        let kind = words.next().is_some_and(|word| word.starts_with("ssh-") || word.starts_with("ecdsa-"));
+        let key = words.next().is_some_and(|word| {
+            word.len() > 16 && word.chars().all(|c| c.is_ascii_alphanumeric() || "+/=".contains(c))
+        });
+        kind && key && !text.contains(|c: char| c.is_control())
+    }
 );
-text!(
-    ProviderName,
-    "a name: a-z, 0-9 and -, up to 24 characters, beginning with a letter and not ending with -",
-    is_name
-);
-text!(
-    PoolName,
-    "a name: a-z, 0-9 and -, up to 24 characters, beginning with a letter and not ending with -",
-    is_name
-);
-text!(HostKey, "a public host key on one line, such as `ssh-ed25519 AAAA…`", |text| {
-    let mut words = text.split(' ');
-    let kind = words.next().is_some_and(|word| word.starts_with("ssh-") || word.starts_with("ecdsa-"));
-    let key = words.next().is_some_and(|word| {
-        word.len() > 16 && word.chars().all(|c| c.is_ascii_alphanumeric() || "+/=".contains(c))
-    });
-    kind && key && !text.contains(|c: char| c.is_control())
-});
 
 impl Subnet {
     /// The default of pods.
@@ -194,10 +153,8 @@ impl FromStr for Subnet {
             let (address, length) = text.split_once('/')?;
             Self::new(address.parse().ok()?, length.parse().ok()?)
         };
-        parse().ok_or_else(|| NameError {
-            text: text.to_owned(),
-            expected: "a range of addresses such as 10.244.0.0/16, with zeros behind the prefix",
-        })
+        let expected = "a range of addresses such as 10.244.0.0/16, with zeros behind the prefix";
+        parse().ok_or_else(|| NameError { text: text.to_owned(), expected })
     }
 }
 

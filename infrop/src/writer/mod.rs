@@ -22,7 +22,7 @@ use crate::random;
 pub const DURATION: Duration = Duration::from_secs(15);
 
 /// Between renewals: two may fail.
-const RENEWAL: Duration = Duration::from_secs(5);
+pub const RENEWAL: Duration = Duration::from_secs(5);
 
 /// Between looks at someone else's record.
 const LOOK: Duration = Duration::from_secs(1);

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{
+    apply::observe::observe_in,
     bootstrap::host::{HostReport, KubeadmState},
     desired::{self, Provider as Wanted},
     provider::{
@@ -56,7 +57,7 @@ async fn context(text: &str) -> Context {
     );
     let providers = BTreeMap::from([(name, Box::new(computes.await.unwrap()) as Box<dyn Provider>)]);
     let package = tempfile::NamedTempFile::new().unwrap();
-    let package = AgentPackage::read(package.path()).unwrap();
+    let package = AgentPackage::read(package.path(), Some("0.1.0".parse().unwrap())).unwrap();
     Context::new(infrastructure, Path::new(""), providers, connections, package).unwrap()
 }
 
@@ -136,4 +137,11 @@ async fn an_external_endpoint_is_nobodys_burden() {
     let api_server = serde_json::to_value(context.api_server(&plane)).unwrap();
     assert_eq!(api_server["bindPort"], 6443);
     assert_eq!(context.endpoint(plane.compute.address), "[2001:db8::1]:6443");
+}
+
+#[tokio::test]
+async fn the_agents_version_is_known_to_whoever_decides() {
+    let context = context(DOCUMENT).await;
+    let (snapshot, _) = observe_in(&context, &[], 1).await;
+    assert_eq!(snapshot.agent_version.unwrap().to_string(), "0.1.0");
 }

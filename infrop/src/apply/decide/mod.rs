@@ -10,6 +10,7 @@ use std::{
 };
 
 use common::{annotations, metadata::NodeName};
+use semver::Version;
 
 pub use self::shrink::leaving;
 use super::snapshot::{Cluster, ClusterView, Group, Host, Role, Snapshot};
@@ -288,6 +289,9 @@ fn next(snapshot: &Snapshot, name: &NodeName, host: &Host, group: &Group, decisi
     }
     if let Some(Ok((digest, plan))) = &host.wanted {
         if report.delivered.as_ref() != Some(digest) {
+            if let Some(why) = newer_agent(snapshot, report) {
+                return Next::Blocked(why);
+            }
             return Next::Do(Action::Deliver(name.clone()));
         }
         let initialized = report.initialized.as_ref().is_some_and(|mark| mark.plan == *plan);
@@ -301,6 +305,18 @@ fn next(snapshot: &Snapshot, name: &NodeName, host: &Host, group: &Group, decisi
         KubeadmState::None => enter(snapshot, name, group, decision),
         KubeadmState::Done => settle(snapshot, name, report, group),
     }
+}
+
+/// Why a delivery would be a step back: an infrop newer than this one delivered before.
+fn newer_agent(snapshot: &Snapshot, report: &HostReport) -> Option<String> {
+    report.delivered.as_ref()?;
+    let ours = snapshot.agent_version.as_ref()?;
+    // Packages of infrop have plain versions. Of any other text nobody can tell whether it is newer, and a host must not
+    // be kept from its updates for good because of it: it counts as not newer.
+    let theirs = Version::parse(report.agent_package.as_ref()?).ok()?;
+    theirs.cmp_precedence(ours).is_gt().then(|| {
+        format!("it has node-agent {theirs}, and this infrop brings {ours}: use an infrop as new as that")
+    })
 }
 
 fn failed(snapshot: &Snapshot, name: &NodeName, log: &str) -> Next {

@@ -1,13 +1,12 @@
 //! What a lab is: names, addresses, hosts.
 
 use std::{
-    fmt,
     fs::{self, File},
     net::{Ipv4Addr, SocketAddrV4},
     path::{Path, PathBuf},
-    str::FromStr,
 };
 
+use common::checked_text;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -31,62 +30,27 @@ pub const FIRST_HOST: u8 = 11;
 /// More would not run on one computer, and each needs an address.
 pub const MAX_HOSTS: usize = 200;
 
-macro_rules! name {
-    ($(#[$doc:meta])* $type:ident, $what:literal, $limit:literal) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        #[serde(try_from = "String", into = "String")]
-        pub struct $type(String);
+/// The name of a lab. Short, because a socket in its directory must fit into 108 bytes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct LabName(String);
 
-        impl $type {
-            /// The name as text.
-            pub fn as_str(&self) -> &str {
-                &self.0
-            }
-        }
+/// The name of a host, which becomes its host name and the name of its Node.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct HostName(String);
 
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
-            }
-        }
+const LAB_NAME_LIMIT: usize = 32;
+const HOST_NAME_LIMIT: usize = 63;
 
-        impl FromStr for $type {
-            type Err = Error;
+checked_text!(LabName, Error::name("lab", LAB_NAME_LIMIT), |text| is_name(text, LAB_NAME_LIMIT));
+checked_text!(HostName, Error::name("host", HOST_NAME_LIMIT), |text| is_name(text, HOST_NAME_LIMIT));
 
-            fn from_str(text: &str) -> Result<Self, Error> {
-                if is_name(text, $limit) {
-                    Ok(Self(text.to_owned()))
-                } else {
-                    Err(Error::Name { what: $what, text: text.to_owned(), limit: $limit })
-                }
-            }
-        }
-
-        impl TryFrom<String> for $type {
-            type Error = Error;
-
-            fn try_from(text: String) -> Result<Self, Error> {
-                text.parse()
-            }
-        }
-
-        impl From<$type> for String {
-            fn from(name: $type) -> Self {
-                name.0
-            }
-        }
-    };
-}
-
-name! {
-    /// The name of a lab. Short, because a socket in its directory must fit into 108 bytes.
-    LabName, "lab", 32
-}
-
-name! {
-    /// The name of a host, which becomes its host name and the name of its Node.
-    HostName, "host", 63
+impl Error {
+    /// Of a text that is no name.
+    fn name(what: &'static str, limit: usize) -> impl Fn(String) -> Self {
+        move |text| Self::Name { what, text, limit }
+    }
 }
 
 /// Names go into paths, host names and command lines: nothing that means something there.

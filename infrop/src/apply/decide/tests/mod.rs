@@ -242,6 +242,53 @@ fn kubeadm_is_tried_three_times() {
 }
 
 #[test]
+fn an_agent_newer_than_ours_is_not_replaced() {
+    // What we bring, what is there, whether infrop brought it and what is there is what we would deliver.
+    for (ours, theirs, at, same, expected) in [
+        (Some("0.1.0"), Some("0.2.0"), At::Joined, false, false),
+        (Some("0.9.0"), Some("0.10.0"), At::Delivered, false, false),
+        (Some("0.2.0-rc.1"), Some("0.2.0"), At::Joined, false, false),
+        (Some("0.2.0"), Some("0.1.0"), At::Joined, false, true),
+        // Another build of the same version.
+        (Some("0.1.0"), Some("0.1.0"), At::Joined, false, true),
+        (Some("0.1.0+a"), Some("0.1.0+b"), At::Joined, false, true),
+        // Nobody can tell.
+        (Some("0.1.0"), Some("1:0.2.0~x"), At::Joined, false, true),
+        (None, Some("0.2.0"), At::Joined, false, true),
+        (Some("0.1.0"), None, At::Joined, false, true),
+        // Infrop never delivered to it: a package that came with the host's image.
+        (Some("0.1.0"), Some("0.2.0"), At::Bare, false, true),
+        // Nothing is to be delivered.
+        (Some("0.1.0"), Some("0.2.0"), At::Joined, true, false),
+    ] {
+        let mut snapshot = with_cluster(snapshot(1, 1, &[("cp-1", At::Joined), ("w-1", at)]));
+        snapshot.agent_version = ours.map(|version| version.parse().unwrap());
+        let host = snapshot.hosts.get_mut(&name("w-1")).unwrap();
+        host.report.as_mut().unwrap().as_mut().unwrap().agent_package = theirs.map(str::to_owned);
+        if !same {
+            host.wanted = Some(Ok(("another".into(), plan().id())));
+        }
+        let decision = decide(&snapshot);
+        let case = format!("{ours:?} {theirs:?}: {decision:?}");
+        assert_eq!(decision.actions.contains(&Action::Deliver(name("w-1"))), expected, "{case}");
+        assert_eq!(decision.blocked.contains_key("w-1"), !expected && !same, "{case}");
+    }
+}
+
+#[test]
+fn a_newer_agent_is_named_with_what_to_do() {
+    let mut snapshot = with_cluster(snapshot(1, 0, &[("cp-1", At::Joined)]));
+    snapshot.agent_version = Some("0.1.0".parse().unwrap());
+    let host = snapshot.hosts.get_mut(&name("cp-1")).unwrap();
+    host.report.as_mut().unwrap().as_mut().unwrap().agent_package = Some("0.2.0".into());
+    host.wanted = Some(Ok(("another".into(), plan().id())));
+    assert_eq!(
+        decide(&snapshot).blocked["cp-1"],
+        "it has node-agent 0.2.0, and this infrop brings 0.1.0: use an infrop as new as that"
+    );
+}
+
+#[test]
 fn a_kubeadm_that_runs_is_waited_for() {
     let snapshot = with_cluster(snapshot(1, 1, &[("cp-1", At::Joined), ("w-1", At::Running)]));
     assert_eq!(actions(&snapshot), ["wait for kubeadm on w-1"]);
