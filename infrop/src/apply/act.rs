@@ -3,12 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, anyhow, bail};
-use common::{metadata::NodeName, state::Phase};
+use common::{annotations, metadata::NodeName, state::Phase};
 use tokio::time::{Instant, sleep};
 
 use super::{
     context::Context,
-    decide::Action,
+    decide::{Action, first_plan},
     observe::{connect, control_planes, look, look_at_cluster},
     snapshot::{Cluster, Host, Role, Snapshot},
 };
@@ -97,10 +97,12 @@ impl Task<'_> {
             Action::AwaitKubeadm(name) => self.await_kubeadm(name).await,
             Action::AwaitApi => self.await_api().await,
             Action::Apply => self.apply().await,
-            Action::Label(name) => {
+            Action::Register(name) => {
                 let host = self.host(name)?;
                 let group = self.snapshot.group(host)?;
-                cluster::label(&self.access()?.client, name, &group.labels).await?;
+                let node = self.snapshot.cluster.node(name).context("its Node is gone")?;
+                let plan = first_plan(node, Some(host)).map(annotations::write_plan).unwrap_or_default();
+                cluster::register(&self.access()?.client, name, &group.labels, &plan).await?;
                 self.look_at_cluster().await
             }
             Action::AwaitReady(name) => self.await_ready(name).await,
@@ -153,6 +155,7 @@ impl Task<'_> {
         let host = self.host(name)?;
         let delivery = self.context.delivery(&self.snapshot, host)?;
         let delivery = delivery.context("nobody knows yet what it is to have")?;
+        self.context.provider(&self.snapshot.group(host)?.provider)?.supply().await?;
         agent::deliver(&*self.remote(host).await?, &delivery).await?;
         self.look(name).await
     }
@@ -165,7 +168,7 @@ impl Task<'_> {
         loop {
             match self.report(name).await {
                 Ok(report) => {
-                    if report.initialized.as_ref().is_some_and(|mark| mark.plan == *plan) {
+                    if report.initialized.as_ref().is_some_and(|mark| mark.plan == plan.id()) {
                         return Ok(Found::Host(Box::new(report)));
                     }
                     if let Some(state) = &report.agent {

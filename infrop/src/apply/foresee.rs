@@ -1,19 +1,23 @@
 //! What a run would do from beginning to end, if everything went well: the same decisions, on a world that is only
 //! assumed.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr},
+};
 
 use common::{metadata::InitializedMark, plan::Plan};
 use jiff::Timestamp;
 
 use super::{
-    decide::{Action, Decision, decide},
+    decide::{Action, Decision, decide, first_plan},
     snapshot::{Cluster, ClusterView, Host, Snapshot},
 };
 use crate::{
     bootstrap::host::{HostReport, KubeadmState},
     cluster::NodeView,
     provider::{Compute, Ownership, Power},
+    rollout::reach,
 };
 
 /// Every host takes some ten steps; a plan that does not end by then would never.
@@ -65,10 +69,11 @@ fn assume(world: &mut Snapshot, action: &Action) {
                 view.nodes.remove(name);
             }
         }
-        Action::Label(name) | Action::AwaitReady(name) => {
+        Action::Register(name) | Action::AwaitReady(name) => {
             let Some(host) = world.hosts.get(name) else { return };
             let group = world.groups.get(host.group);
-            let node = NodeView {
+            let known = world.cluster.node(name).cloned();
+            let mut node = known.unwrap_or_else(|| NodeView {
                 name: name.clone(),
                 resource_version: String::new(),
                 ready: Ok(()),
@@ -76,10 +81,16 @@ fn assume(world: &mut Snapshot, action: &Action) {
                 cordoned: false,
                 control_plane: world.is_control_plane(host),
                 kubelet: String::new(),
-                boot_id: host.seen().map(|report| report.boot_id.clone()).unwrap_or_default(),
-                labels: group.map(|group| group.labels.clone()).unwrap_or_default(),
-                annotations: std::collections::BTreeMap::new(),
-            };
+                boot_id: String::new(),
+                labels: BTreeMap::new(),
+                annotations: BTreeMap::new(),
+            });
+            node.ready = Ok(());
+            node.boot_id = host.seen().map(|report| report.boot_id.clone()).unwrap_or_default();
+            node.labels.extend(group.map(|group| group.labels.clone()).unwrap_or_default());
+            if let Some(plan) = first_plan(&node, Some(host)) {
+                reach(&mut node, plan, Timestamp::UNIX_EPOCH);
+            }
             if let Cluster::There(view) = &mut world.cluster {
                 view.nodes.insert(name.clone(), node);
             }
@@ -112,7 +123,7 @@ fn assume(world: &mut Snapshot, action: &Action) {
 fn prepare(world: &mut Snapshot, action: &Action) {
     let Some(name) = action.host().cloned() else { return };
     let Some(host) = world.hosts.get_mut(&name) else { return };
-    let unknown = || Ok(("foreseen".to_owned(), Plan::default().id()));
+    let unknown = || Ok(("foreseen".to_owned(), Plan::default()));
     let wanted = host.wanted.get_or_insert_with(unknown).clone();
     let report = host.report.get_or_insert_with(|| Ok(HostReport::default()));
     if report.is_err() {
@@ -124,7 +135,7 @@ fn prepare(world: &mut Snapshot, action: &Action) {
         Action::AwaitInitialized(_) => {
             report.initialized = Some(InitializedMark {
                 node: name,
-                plan,
+                plan: plan.id(),
                 at: Timestamp::UNIX_EPOCH,
                 boot_id: report.boot_id.clone(),
                 agent_version: String::new(),

@@ -6,6 +6,7 @@ mod decide;
 mod foresee;
 mod observe;
 mod progress;
+mod rollout;
 mod run;
 mod snapshot;
 mod write;
@@ -16,7 +17,8 @@ pub use self::{
     foresee::foresee,
     observe::{connect, look, observe, observe_in, pools, sorted},
     progress::{Event, Progress, Stage},
-    run::{Options, Outcome, Stop, run},
+    rollout::plan as plan_rollout,
+    run::{End, Options, Outcome, Stop, run},
     snapshot::{Agreed, Cluster, ClusterView, Group, Host, Removals, Role, Snapshot},
     write::Writer,
 };

@@ -15,10 +15,16 @@ use super::{
     decide::{Action, Decision, decide},
     observe::{look_at_cluster, observe, take_compute, take_end, take_report},
     progress::{Event, Progress, Stage},
+    rollout::{self, Targets},
     snapshot::{Cluster, Removals, Role, Snapshot},
     write::Writer,
 };
-use crate::{bootstrap::host::KubeadmState, cluster::Access, random};
+use crate::{
+    bootstrap::host::KubeadmState,
+    cluster::Access,
+    random,
+    rollout::{Outcome as RolloutOutcome, Report, Rollout, assess::Stage as NodeStage},
+};
 
 /// How often something that fails is tried before the host is left alone in this run.
 const ATTEMPTS: u32 = 3;
@@ -61,6 +67,17 @@ pub enum Outcome {
     Stopped,
 }
 
+/// What is there after a run.
+#[derive(Debug)]
+pub struct End {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What it did with nodes that were to have other versions.
+    pub report: Option<Report>,
+    /// What was last seen.
+    pub snapshot: Snapshot,
+}
+
 struct Ended {
     action: Action,
     started: Instant,
@@ -94,32 +111,37 @@ pub async fn run(
     options: &Options,
     progress: &dyn Progress,
     stop: Stop,
-) -> anyhow::Result<(Outcome, Snapshot, Option<Access>)> {
+) -> anyhow::Result<End> {
     let mut run = Run::observe(context, options, progress, stop.clone()).await?;
     let decision = decide(&run.snapshot);
-    if decision.actions.is_empty() {
-        return Ok((run.finish(&decision), run.snapshot, run.access));
+    if decision.actions.is_empty() && !rollout::is_due(&context.infrastructure, &run.snapshot) {
+        return Ok(run.end(&decision));
     }
     let mut writer = Writer::enter(context, options.take_over, progress, run.access.as_ref()).await?;
-    // What was seen before may have been changed by the writer before us.
-    run = Run::observe(context, options, progress, stop).await?;
     let deadline = tokio::time::Instant::now() + options.timeout;
-    let mut running = Running::new();
-    let outcome = loop {
-        if let Some(access) = &run.access {
-            writer.enter_cluster(access).await?;
+    let mut report = None;
+    loop {
+        // What was seen before may have been changed by the writer before us, or by the rollout.
+        run.observe_anew().await?;
+        let outcome = run.scale(&mut writer, deadline).await?;
+        let due = rollout::is_due(&context.infrastructure, &run.snapshot);
+        if !due || matches!(outcome, Outcome::TimedOut { .. } | Outcome::Stopped) {
+            writer.leave().await;
+            return Ok(End { outcome, report, snapshot: run.snapshot });
         }
-        let turn = tokio::select! {
-            turn = run.turn(&mut running, deadline) => turn?,
-            lost = writer.keep() => return Err(lost.into()),
-        };
-        if let Some(outcome) = turn {
-            break outcome;
+        let (outcome, done) = run.roll_out(&mut writer, deadline).await?;
+        run.changes += done.actions;
+        // Hosts may have waited for it.
+        let again = done.actions > 0 && outcome.is_none();
+        report = Some(done);
+        if !again {
+            run.observe_anew().await?;
+            let decision = decide(&run.snapshot);
+            writer.leave().await;
+            let end = run.end(&decision);
+            return Ok(End { outcome: outcome.unwrap_or(end.outcome), report, snapshot: end.snapshot });
         }
-    };
-    drop(running);
-    writer.leave().await;
-    Ok((outcome, run.snapshot, run.access))
+    }
 }
 
 impl<'a> Run<'a> {
@@ -132,6 +154,73 @@ impl<'a> Run<'a> {
         let (mut snapshot, access) = observe(context, options.parallel).await?;
         snapshot.removals = options.removals.clone();
         Ok(Self { context, options, progress, snapshot, access, attempts: BTreeMap::new(), changes: 0, stop })
+    }
+
+    /// Looks at everything again.
+    async fn observe_anew(&mut self) -> anyhow::Result<()> {
+        let (mut snapshot, access) = observe(self.context, self.options.parallel).await?;
+        snapshot.removals = self.snapshot.removals.clone();
+        snapshot.failed = self.snapshot.failed.clone();
+        self.snapshot = snapshot;
+        self.access = access;
+        Ok(())
+    }
+
+    /// Brings hosts, nodes and objects to what is wanted.
+    async fn scale(
+        &mut self,
+        writer: &mut Writer<'a>,
+        deadline: tokio::time::Instant,
+    ) -> anyhow::Result<Outcome> {
+        let mut running = Running::new();
+        loop {
+            if let Some(access) = &self.access {
+                writer.enter_cluster(access).await?;
+            }
+            let turn = tokio::select! {
+                turn = self.turn(&mut running, deadline) => turn?,
+                lost = writer.keep() => return Err(lost.into()),
+            };
+            if let Some(outcome) = turn {
+                return Ok(outcome);
+            }
+        }
+    }
+
+    /// Takes nodes to other versions; gives how the run ended, if it did not come to its own end.
+    async fn roll_out(
+        &mut self,
+        writer: &mut Writer<'a>,
+        deadline: tokio::time::Instant,
+    ) -> anyhow::Result<(Option<Outcome>, Report)> {
+        let Some(access) = &self.access else { return Ok((None, Report::default())) };
+        let (infrastructure, targets) = (&self.context.infrastructure, Targets::new(&self.snapshot));
+        let identity = writer.identity().to_owned();
+        let rollout = Rollout {
+            access,
+            identity: &identity,
+            policy: rollout::policy(infrastructure),
+            drain: rollout::drain(infrastructure),
+            targets: &|node| targets.of(node),
+            progress: self.progress,
+            stop: self.stop.clone(),
+            deadline,
+        };
+        let (ended, report) = tokio::select! {
+            ended = rollout.run() => ended?,
+            held = writer.replaced() => return Err(held.into()),
+        };
+        let outcome = match ended {
+            RolloutOutcome::Ended(_) => None,
+            RolloutOutcome::TimedOut(decision) => {
+                let unfinished = decision.nodes.iter().filter(|(_, node)| node.stage != NodeStage::Done);
+                let unfinished =
+                    unfinished.map(|(name, node)| format!("{name} ({}: {})", node.reason, node.message));
+                Some(Outcome::TimedOut { unfinished: unfinished.collect() })
+            }
+            RolloutOutcome::Stopped => Some(Outcome::Stopped),
+        };
+        Ok((outcome, report))
     }
 
     /// Begins what can be begun and waits until something ends; gives how the run ended, if it did.
@@ -300,11 +389,18 @@ impl<'a> Run<'a> {
         for (name, why) in &decision.waiting {
             reasons.insert(name.to_string(), why.clone());
         }
+        for (name, why) in rollout::blocked(&self.context.infrastructure, &self.snapshot) {
+            reasons.entry(name.to_string()).or_insert(why);
+        }
         if reasons.is_empty() {
             Outcome::Done { changes: self.changes }
         } else {
             Outcome::Blocked { reasons }
         }
+    }
+
+    fn end(self, decision: &Decision) -> End {
+        End { outcome: self.finish(decision), report: None, snapshot: self.snapshot }
     }
 }
 

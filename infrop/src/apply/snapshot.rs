@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use common::{metadata::NodeName, plan::PlanId};
+use common::{KubernetesVersion, metadata::NodeName, plan::Plan};
 use semver::Version;
 
 use crate::{
@@ -66,7 +66,7 @@ pub struct Host {
     pub report: Option<Result<HostReport, String>>,
     /// What it is to have: the digest of a delivery, and the plan in it. None before it said what it is and its peers
     /// are known, an error's text if nothing can be made for it.
-    pub wanted: Option<Result<(String, PlanId), String>>,
+    pub wanted: Option<Result<(String, Plan), String>>,
 }
 
 impl Host {
@@ -130,6 +130,8 @@ pub struct Snapshot {
     pub kubeadm_failures: BTreeMap<NodeName, u32>,
     /// What may be taken away.
     pub removals: Removals,
+    /// The Kubernetes version that hosts come with; none before the document was read.
+    pub kubernetes: Option<KubernetesVersion>,
     /// The version of node-agent that this infrop brings; none if nobody can tell.
     pub agent_version: Option<Version>,
 }

@@ -81,23 +81,31 @@ impl<'a> Writer<'a> {
         lost
     }
 
-    /// Does something as the writer, and lets the next one in after it, however it ended.
+    /// Ends only when someone else took over.
     ///
-    /// Only someone else who took over ends it early. That a record cannot be renewed does not: a control plane that
-    /// restarts may take the API with it, and whoever works without the API leaves nodes alone.
-    pub async fn during<T>(mut self, work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-        let replaced = async {
-            loop {
-                match self.keep().await {
-                    held @ Error::Held { .. } => return held,
-                    away @ Error::Record { .. } => tracing::debug!("{:#}", anyhow::Error::from(away)),
-                }
-                sleep(RENEWAL).await;
+    /// That a record cannot be renewed is no end: a control plane that restarts may take the API with it, and whoever
+    /// works without the API leaves nodes alone.
+    pub(super) async fn replaced(&mut self) -> Error {
+        loop {
+            match self.keep().await {
+                held @ Error::Held { .. } => return held,
+                away @ Error::Record { .. } => tracing::debug!("{:#}", anyhow::Error::from(away)),
             }
-        };
+            sleep(RENEWAL).await;
+        }
+    }
+
+    /// Who we are in the records.
+    pub(super) fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    /// Does something as the writer, and lets the next one in after it, however it ended. Only someone else who took over
+    /// ends it early.
+    pub async fn during<T>(mut self, work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
         let result = tokio::select! {
             result = work => result,
-            held = replaced => return Err(held.into()),
+            held = self.replaced() => return Err(held.into()),
         };
         self.leave().await;
         result

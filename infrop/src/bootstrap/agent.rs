@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use common::{metadata::Metadata, plan::PlanId};
+use common::{metadata::Metadata, plan::Plan};
 use semver::Version;
 use sha2::{Digest, Sha256};
 
@@ -46,13 +46,13 @@ pub struct Delivery {
     /// Tells it from others.
     pub digest: String,
     /// The plan of its metadata.
-    pub plan: PlanId,
+    pub plan: Plan,
 }
 
 impl Delivery {
     /// Of a package, settings (YAML) and metadata.
     pub fn new(package: AgentPackage, settings: String, metadata: &Metadata) -> anyhow::Result<Self> {
-        let plan = metadata.plan()?.id();
+        let plan = metadata.plan()?;
         let metadata = serde_yaml::to_string(metadata)?;
         let mut hash = Sha256::new();
         // The package by its own hash, so that no part can pass for the end of another.

@@ -36,18 +36,19 @@ impl Carried {
     /// there proves nothing, so nothing is verified.
     pub fn haproxy(self, api_servers: &BTreeSet<IpAddr>) -> String {
         let any = if self.address.is_ipv4() { "*" } else { "::" };
-        // An idle watch is silent for long, a dead host for ever: keep-alives tell them apart. A host that is gone does
-        // not refuse, so the attempt ends early and goes to another one, also before the checks know.
+        // An idle watch is silent for long, a dead host for ever: keep-alives and unanswered data tell them apart. A host
+        // that is gone does not refuse, so the attempt ends early and goes to another one, also before the checks know.
+        // Calls under way stay where they are when checks fail: an API server that stops answers them to their end.
         let mut text = format!(
             "global\n    user haproxy\n    group haproxy\n\n\
              defaults\n    mode tcp\n    retries 3\n    option redispatch 1\n    \
-             option clitcpka\n    option srvtcpka\n    timeout connect 1s\n    timeout check 3s\n    \
+             option clitcpka\n    option srvtcpka\n    srvtcpka-idle 3s\n    srvtcpka-intvl 1s\n    srvtcpka-cnt 3\n    \
+             timeout connect 1s\n    timeout check 3s\n    \
              timeout client 1h\n    timeout server 1h\n\n\
              frontend api\n    bind {any}:{}\n    default_backend api-servers\n\n\
              backend api-servers\n    balance roundrobin\n    option httpchk GET /readyz\n    \
              http-check expect status 200\n    \
-             default-server check check-ssl verify none inter 1s fastinter 500ms fall 2 rise 1 \
-             on-marked-down shutdown-sessions\n",
+             default-server check check-ssl verify none inter 1s fastinter 500ms fall 2 rise 1 tcp-ut 5s\n",
             self.port
         );
         for address in api_servers {

@@ -12,7 +12,7 @@ use super::{
     output::{say, table},
     progress::{Lines, Style},
 };
-use crate::apply::{self, Agreed, Cluster, Context, Options, Outcome, Removals, Snapshot, Stop};
+use crate::apply::{self, Agreed, Cluster, Context, End, Options, Outcome, Removals, Snapshot, Stop};
 
 const HELP: &str = "\
 Run it again at any time, also after it was stopped or killed: it looks at what is there and does what is missing. If \
@@ -113,9 +113,14 @@ pub(super) async fn execute(
         take_over,
     };
     let progress = Lines::new(if events { Style::Json } else { Style::for_people() });
-    let (outcome, snapshot, _) = apply::run(context, &options, &progress, stop).await?;
+    let End { outcome, report, snapshot } = apply::run(context, &options, &progress, stop).await?;
     progress.end();
     let seconds = started.elapsed().as_secs_f64();
+    for (name, node) in report.iter().flat_map(|report| &report.nodes) {
+        let took =
+            node.duration().map_or("not through".to_owned(), |took| format!("{:.0} s", took.as_secs_f64()));
+        say(format_args!("{name}: {took} ({node})"))?;
+    }
     Ok(match outcome {
         Outcome::Done { changes: 0 } => {
             say(summary(&snapshot))?;

@@ -17,7 +17,7 @@ pub use self::{
     },
     error::Error,
     manifests::{Manifests, Object},
-    nodes::{NodeView, annotate, label, list, wait_until_ready},
+    nodes::{NodeView, annotate, list, register, wait_until_ready},
     removal::{REMOVING, delete_node, mark_removing},
     token::{CertificateKey, Token},
 };

@@ -128,16 +128,17 @@ pub async fn annotate(
     Ok(())
 }
 
-/// Gives a Node labels; others stay.
-pub async fn label(
+/// Gives a Node labels and annotations; others stay.
+pub async fn register(
     client: &kube::Client,
     name: &NodeName,
     labels: &BTreeMap<String, String>,
+    annotations: &BTreeMap<String, String>,
 ) -> Result<(), Error> {
-    let patch = serde_json::json!({ "metadata": { "labels": labels } });
+    let patch = serde_json::json!({ "metadata": { "labels": labels, "annotations": annotations } });
     let api = Api::<Node>::all(client.clone());
     api.patch(name.as_str(), &PatchParams::default(), &Patch::Merge(patch))
         .await
-        .to(format!("label the Node {name}"))?;
+        .to(format!("register the Node {name}"))?;
     Ok(())
 }

@@ -269,6 +269,11 @@ impl Provider for LabComputes {
         })
     }
 
+    fn supply(&self) -> LocalBoxFuture<'_, Result<(), Error>> {
+        // Hosts of an earlier run saw the bundle of an earlier version.
+        Box::pin(async { self.ensure().await.map(|_| ()).map_err(self.error("show the bundle to hosts")) })
+    }
+
     fn defaults(&self) -> &HostDefaults {
         &self.defaults
     }

@@ -164,6 +164,11 @@ pub trait Provider: fmt::Debug {
     /// are of `pool`.
     fn records<'a>(&'a self, pool: &'a PoolName) -> LocalBoxFuture<'a, Result<Vec<Box<dyn Record>>, Error>>;
 
+    /// Gives hosts that are there access to what their defaults speak of.
+    fn supply(&self) -> LocalBoxFuture<'_, Result<(), Error>> {
+        Box::pin(async { Ok(()) })
+    }
+
     /// What its hosts need.
     fn defaults(&self) -> &HostDefaults;
 }

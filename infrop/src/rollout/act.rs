@@ -39,10 +39,8 @@ const FENCE: &str = "infrop.caos.ch/fence";
 pub struct Drain {
     /// Which.
     pub rules: DrainRules,
-    /// How long they have.
+    /// How long they have; after that the node is left as it was.
     pub limit: Duration,
-    /// Whether a node whose pods do not go is left as it was, or waited for.
-    pub skips: bool,
 }
 
 /// What an action found out or made.
@@ -117,11 +115,10 @@ impl Means<'_> {
                 self.annotate(node, action, json!({ CHANGES_ALLOWED: "false" })).await
             }
             Action::Step(Verb::Drain, name) => {
-                let Drain { rules, limit, skips } = self.drain;
+                let Drain { rules, limit } = self.drain;
                 match cluster::drain(self.direct, name, &rules, limit, note).await {
                     Ok(_) => Ok(Found::Empty),
                     Err(error @ DrainError::Api(_)) => Err(error.into()),
-                    Err(error @ DrainError::Blocked { .. }) if !skips => Err(error.into()),
                     Err(error) => Ok(Found::Held(error.to_string())),
                 }
             }

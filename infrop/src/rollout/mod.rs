@@ -12,6 +12,7 @@ mod claims;
 pub mod decide;
 mod error;
 mod etcd;
+mod foresee;
 pub mod policy;
 pub mod reason;
 mod report;
@@ -24,6 +25,7 @@ pub mod window;
 pub use self::{
     act::Drain,
     error::Error,
+    foresee::{assume, foresee, reach},
     report::{NodeReport, PhaseReport, Report},
     run::{Outcome, Rollout, Targets},
 };

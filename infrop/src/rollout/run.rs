@@ -23,7 +23,7 @@ use super::{
     error::Error,
     policy::Policy,
     report::Report,
-    snapshot::{Etcd, EtcdSeen, Member, Snapshot},
+    snapshot::{EtcdSeen, Member, Snapshot},
 };
 use crate::{
     apply::{Event, Progress, Stage as EventStage, Stop},
@@ -68,6 +68,12 @@ pub struct Rollout<'a> {
     pub deadline: tokio::time::Instant,
 }
 
+impl std::fmt::Debug for Rollout<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rollout").field("policy", &self.policy).finish_non_exhaustive()
+    }
+}
+
 /// How a rollout ended.
 #[derive(Debug)]
 pub enum Outcome {
@@ -106,12 +112,8 @@ impl Rollout<'_> {
         let claims = Mutex::new(claims);
         let means = Means { client, direct: &self.access.direct, claims: &claims, drain: self.drain };
         let snapshot = Snapshot {
-            now: Timestamp::now(),
-            policy: self.policy.clone(),
-            members: BTreeMap::new(),
-            etcd: EtcdSeen::default(),
             claims: stale,
-            busy: BTreeSet::new(),
+            ..Snapshot::new(self.policy.clone(), BTreeMap::new(), Timestamp::now())
         };
         let mut run = Run {
             rollout: self,

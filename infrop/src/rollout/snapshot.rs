@@ -116,6 +116,18 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// Of nodes that were just seen.
+    pub fn new(policy: Policy, members: BTreeMap<NodeName, Member>, now: Timestamp) -> Self {
+        Self {
+            now,
+            policy,
+            members,
+            etcd: EtcdSeen::default(),
+            claims: BTreeSet::new(),
+            busy: BTreeSet::new(),
+        }
+    }
+
     /// Whether something is being done with a node.
     pub fn is_busy(&self, name: &NodeName) -> bool {
         self.busy.iter().any(|action| action.node() == Some(name))

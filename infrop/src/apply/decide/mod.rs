@@ -9,13 +9,14 @@ use std::{
     fmt,
 };
 
-use common::{annotations, metadata::NodeName};
+use common::{KubernetesVersion, annotations, metadata::NodeName, plan::Plan};
 use semver::Version;
 
 pub use self::shrink::leaving;
 use super::snapshot::{Cluster, ClusterView, Group, Host, Role, Snapshot};
 use crate::{
     bootstrap::host::{HostReport, KubeadmState},
+    cluster::NodeView,
     provider::{Ownership, Power, Spares},
 };
 
@@ -52,8 +53,8 @@ pub enum Action {
     AwaitApi,
     /// Apply objects.
     Apply,
-    /// Label a Node.
-    Label(NodeName),
+    /// Give a Node its labels, and the plan it came with.
+    Register(NodeName),
     /// Wait until a Node is Ready.
     AwaitReady(NodeName),
     /// Take a node out of the cluster and give its compute back.
@@ -73,7 +74,7 @@ impl Action {
             | Self::Init(name)
             | Self::Join(name, _)
             | Self::AwaitKubeadm(name)
-            | Self::Label(name)
+            | Self::Register(name)
             | Self::AwaitReady(name)
             | Self::Remove(name) => Some(name),
             Self::AwaitApi | Self::Apply => None,
@@ -108,7 +109,7 @@ impl fmt::Display for Action {
             Self::AwaitKubeadm(name) => write!(f, "wait for kubeadm on {name}"),
             Self::AwaitApi => f.write_str("wait until the API answers"),
             Self::Apply => f.write_str("apply objects"),
-            Self::Label(name) => write!(f, "label {name}"),
+            Self::Register(name) => write!(f, "register {name}"),
             Self::AwaitReady(name) => write!(f, "wait until {name} is Ready"),
             Self::Remove(name) => write!(f, "remove {name}"),
         }
@@ -294,7 +295,7 @@ fn next(snapshot: &Snapshot, name: &NodeName, host: &Host, group: &Group, decisi
             }
             return Next::Do(Action::Deliver(name.clone()));
         }
-        let initialized = report.initialized.as_ref().is_some_and(|mark| mark.plan == *plan);
+        let initialized = report.initialized.as_ref().is_some_and(|mark| mark.plan == plan.id());
         if report.kubeadm == KubeadmState::None && !initialized {
             return Next::Do(Action::AwaitInitialized(name.clone()));
         }
@@ -330,6 +331,9 @@ fn failed(snapshot: &Snapshot, name: &NodeName, log: &str) -> Next {
 
 /// A host that is ready for kubeadm.
 fn enter(snapshot: &Snapshot, name: &NodeName, group: &Group, decision: &Decision) -> Next {
+    if let Some(why) = older_control_plane(snapshot) {
+        return Next::Wait(why);
+    }
     match (&snapshot.cluster, group.role) {
         (Cluster::Silent(why), _) => Next::Wait(format!("the API does not answer: {why}")),
         (Cluster::None, Role::Worker) => Next::Wait("there is no cluster to join yet".to_owned()),
@@ -346,6 +350,19 @@ fn enter(snapshot: &Snapshot, name: &NodeName, group: &Group, decision: &Decisio
             }
         }
     }
+}
+
+/// Why a host cannot join with its versions yet: a kubelet is never newer than an API server.
+fn older_control_plane(snapshot: &Snapshot) -> Option<String> {
+    let Cluster::There(view) = &snapshot.cluster else { return None };
+    let ours = snapshot.kubernetes.as_ref()?;
+    let mut planes = view.nodes.values().filter(|node| node.control_plane);
+    let older =
+        planes.find(|node| node.kubelet.parse::<KubernetesVersion>().is_ok_and(|version| version < *ours))?;
+    Some(format!(
+        "it comes with Kubernetes {ours}, and {} has {}: it joins after the rollout",
+        older.name, older.kubelet
+    ))
 }
 
 /// Whether this host may make the cluster: it is the first control plane, and no other can have made one.
@@ -383,6 +400,13 @@ pub fn natural(name: &NodeName) -> (String, u64, String) {
     (prefix.to_owned(), number.parse().unwrap_or(0), text.to_owned())
 }
 
+/// The plan that a new Node is to have: that of the metadata with which its host was brought up.
+pub fn first_plan<'a>(node: &NodeView, host: Option<&'a Host>) -> Option<&'a Plan> {
+    let (_, plan) = host?.wanted.as_ref()?.as_ref().ok()?;
+    let reached = host?.seen()?.initialized.as_ref()?.plan == plan.id();
+    (reached && !node.annotations.contains_key(annotations::PLAN)).then_some(plan)
+}
+
 /// A host that joined.
 fn settle(snapshot: &Snapshot, name: &NodeName, report: &HostReport, group: &Group) -> Next {
     let Cluster::There(view) = &snapshot.cluster else {
@@ -390,8 +414,8 @@ fn settle(snapshot: &Snapshot, name: &NodeName, report: &HostReport, group: &Gro
     };
     let Some(node) = view.nodes.get(name) else { return Next::Do(Action::AwaitReady(name.clone())) };
     let labelled = group.labels.iter().all(|(key, value)| node.labels.get(key) == Some(value));
-    if !labelled {
-        return Next::Do(Action::Label(name.clone()));
+    if !labelled || first_plan(node, snapshot.hosts.get(name)).is_some() {
+        return Next::Do(Action::Register(name.clone()));
     }
     // What a Node says of the boot before is not true any more.
     if node.ready.is_err() || node.boot_id != report.boot_id {

@@ -149,9 +149,15 @@ pub struct Networking {
     pub dns_domain: String,
 }
 
+/// How long an API server that is to stop goes on answering while it says that it is not ready: whoever leads calls to
+/// several has left it by then. The endpoint that control planes carry needs two seconds.
+const SHUTDOWN_DELAY: &str = "5s";
+
 /// What the API server is to be.
 #[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ApiServer {
+    extra_args: Vec<Argument>,
     /// More names and addresses in its certificate.
     #[serde(rename = "certSANs")]
     pub certificate_names: Vec<String>,
@@ -173,7 +179,13 @@ impl ClusterConfiguration {
             kubernetes_version,
             control_plane_endpoint,
             networking,
-            api_server: ApiServer { certificate_names },
+            api_server: ApiServer {
+                extra_args: vec![Argument {
+                    name: "shutdown-delay-duration",
+                    value: SHUTDOWN_DELAY.to_owned(),
+                }],
+                certificate_names,
+            },
         }
     }
 }

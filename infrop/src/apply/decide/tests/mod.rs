@@ -4,7 +4,7 @@ mod shrink;
 
 use std::collections::BTreeMap;
 
-use common::{metadata::InitializedMark, plan::Plan};
+use common::{annotations, metadata::InitializedMark, plan::Plan};
 
 use super::*;
 use crate::{
@@ -90,7 +90,7 @@ fn host(name_text: &str, group: usize, control_plane: bool, at: At) -> Host {
             At::Silent => Some(Err("no route".into())),
             _ => Some(Ok(report)),
         },
-        wanted: Some(Ok(("digest".into(), plan().id()))),
+        wanted: Some(Ok(("digest".into(), plan()))),
     }
 }
 
@@ -105,7 +105,7 @@ fn node(text: &str, control_plane: bool, ready: bool) -> NodeView {
         boot_id: "b".into(),
         since: None,
         labels: BTreeMap::new(),
-        annotations: BTreeMap::new(),
+        annotations: annotations::write_plan(&plan()),
     }
 }
 
@@ -266,7 +266,7 @@ fn an_agent_newer_than_ours_is_not_replaced() {
         let host = snapshot.hosts.get_mut(&name("w-1")).unwrap();
         host.report.as_mut().unwrap().as_mut().unwrap().agent_package = theirs.map(str::to_owned);
         if !same {
-            host.wanted = Some(Ok(("another".into(), plan().id())));
+            host.wanted = Some(Ok(("another".into(), plan())));
         }
         let decision = decide(&snapshot);
         let case = format!("{ours:?} {theirs:?}: {decision:?}");
@@ -281,7 +281,7 @@ fn a_newer_agent_is_named_with_what_to_do() {
     snapshot.agent_version = Some("0.1.0".parse().unwrap());
     let host = snapshot.hosts.get_mut(&name("cp-1")).unwrap();
     host.report.as_mut().unwrap().as_mut().unwrap().agent_package = Some("0.2.0".into());
-    host.wanted = Some(Ok(("another".into(), plan().id())));
+    host.wanted = Some(Ok(("another".into(), plan())));
     assert_eq!(
         decide(&snapshot).blocked["cp-1"],
         "it has node-agent 0.2.0, and this infrop brings 0.1.0: use an infrop as new as that"
@@ -318,8 +318,32 @@ fn nodes_get_labels_and_are_waited_for_and_objects_are_applied() {
     snapshot.groups[1].labels = [("a".to_owned(), "b".to_owned())].into();
     assert_eq!(
         actions(&snapshot),
-        ["apply objects", "wait until cp-1 is Ready", "label w-1", "wait until w-2 is Ready",]
+        ["apply objects", "wait until cp-1 is Ready", "register w-1", "wait until w-2 is Ready",]
     );
+}
+
+#[test]
+fn a_new_node_gets_the_plan_it_came_with() {
+    let mut snapshot = with_cluster(snapshot(1, 1, &[("cp-1", At::Joined), ("w-1", At::Joined)]));
+    view_of(&mut snapshot).nodes.get_mut(&name("w-1")).unwrap().annotations.clear();
+    assert_eq!(actions(&snapshot), ["register w-1"]);
+    // Its host came with another one, which a rollout changes.
+    let host = snapshot.hosts.get_mut(&name("w-1")).unwrap();
+    host.report.as_mut().unwrap().as_mut().unwrap().initialized.as_mut().unwrap().plan =
+        "000000000000".parse().unwrap();
+    assert_eq!(actions(&snapshot), [""; 0]);
+}
+
+#[test]
+fn a_host_joins_with_a_version_that_all_control_planes_have() {
+    let mut snapshot =
+        with_cluster(snapshot(1, 2, &[("cp-1", At::Joined), ("w-1", At::Joined), ("w-2", At::Initialized)]));
+    for (version, expected) in [("1.37.1", &["join w-2 as a worker"][..]), ("1.37.2", &[]), ("1.38.0", &[])] {
+        snapshot.kubernetes = Some(version.parse().unwrap());
+        assert_eq!(actions(&snapshot), expected, "{version}");
+    }
+    let why = &decide(&snapshot).waiting[&name("w-2")];
+    assert_eq!(why, "it comes with Kubernetes 1.38.0, and cp-1 has v1.37.1: it joins after the rollout");
 }
 
 #[test]

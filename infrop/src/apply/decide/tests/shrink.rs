@@ -10,7 +10,7 @@ fn surplus_hosts_go_those_begun_first_then_those_that_never_joined_then_the_high
     let annotations = &mut view_of(&mut snapshot).nodes.get_mut(&name("w-2")).unwrap().annotations;
     annotations.insert(REMOVING.to_owned(), "true".to_owned());
     assert_eq!(actions(&snapshot), ["remove w-2"]);
-    view_of(&mut snapshot).nodes.get_mut(&name("w-2")).unwrap().annotations.clear();
+    view_of(&mut snapshot).nodes.get_mut(&name("w-2")).unwrap().annotations.remove(REMOVING);
     snapshot.hosts.insert(name("w-9"), host("w-9", 1, false, At::Initialized));
     view_of(&mut snapshot).nodes.remove(&name("w-9"));
     assert_eq!(actions(&snapshot), ["remove w-9"]);

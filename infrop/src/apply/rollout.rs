@@ -1,0 +1,151 @@
+//! The part of an apply that takes nodes to other versions.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use common::{metadata::NodeName, plan::Plan};
+use jiff::{SignedDuration, Timestamp, tz::TimeZone};
+
+use super::snapshot::{Cluster, Host, Snapshot};
+use crate::{
+    cluster::{AtDeadline, DrainRules, Fate, NodeView},
+    desired::{AtTimeout, Day, GroupRollout, Infrastructure, MaintenanceWindow, Rollout as Wanted},
+    rollout::{
+        self, Drain,
+        assess::Stage,
+        decide::decide,
+        policy::{Limits, Policy},
+        reason::Reason,
+        snapshot::Member,
+        window::Window,
+    },
+};
+
+/// What each node is to become, and which group it is of.
+#[derive(Debug, Clone)]
+pub(super) struct Targets(BTreeMap<NodeName, (String, Result<Plan, String>)>);
+
+impl Targets {
+    pub(super) fn new(snapshot: &Snapshot) -> Self {
+        let of = |host: &Host| {
+            let group = snapshot.group(host).map(|group| group.pool.to_string()).unwrap_or_default();
+            (group, target(host))
+        };
+        Self(snapshot.hosts.iter().map(|(name, host)| (name.clone(), of(host))).collect())
+    }
+
+    pub(super) fn of(&self, node: &NodeView) -> (String, Result<Plan, String>) {
+        let unknown = || (String::new(), Err("no provider has a compute of that name".to_owned()));
+        self.0.get(&node.name).cloned().unwrap_or_else(unknown)
+    }
+}
+
+/// The plan of a host that has what the plan speaks of.
+fn target(host: &Host) -> Result<Plan, String> {
+    let silent = || "it does not answer, so nobody could bring it what a plan would name".to_owned();
+    let report = host.seen().ok_or_else(silent)?;
+    let (digest, plan) = host.wanted.clone().ok_or_else(silent)??;
+    if report.delivered.as_ref() == Some(&digest) {
+        Ok(plan)
+    } else {
+        Err("what a plan would name was not brought to it".to_owned())
+    }
+}
+
+/// A rollout of the cluster as it was seen.
+pub fn plan(infrastructure: &Infrastructure, snapshot: &Snapshot) -> Option<rollout::snapshot::Snapshot> {
+    let Cluster::There(view) = &snapshot.cluster else { return None };
+    let (targets, now) = (Targets::new(snapshot), Timestamp::now());
+    let members = view.nodes.values().map(|node| {
+        let (group, target) = targets.of(node);
+        (node.name.clone(), Member::new(node.clone(), group, target, now))
+    });
+    Some(rollout::snapshot::Snapshot::new(policy(infrastructure), members.collect(), now))
+}
+
+/// Whether a rollout would do something, or wait for something.
+pub(super) fn is_due(infrastructure: &Infrastructure, snapshot: &Snapshot) -> bool {
+    plan(infrastructure, snapshot).is_some_and(|snapshot| decide(&snapshot).is_moving())
+}
+
+/// The nodes that are not as they should be and will not be by themselves, and why.
+pub(super) fn blocked(infrastructure: &Infrastructure, snapshot: &Snapshot) -> BTreeMap<NodeName, String> {
+    let decision = plan(infrastructure, snapshot).map(|snapshot| decide(&snapshot));
+    let nodes = decision.into_iter().flat_map(|decision| decision.nodes);
+    nodes
+        .filter(|(_, node)| node.stage != Stage::Done && node.reason != Reason::TargetUnknown)
+        .map(|(name, node)| (name, format!("{}: {}", node.reason, node.message)))
+        .collect()
+}
+
+/// What the document allows.
+pub(super) fn policy(infrastructure: &Infrastructure) -> Policy {
+    let Wanted {
+        max_unavailable,
+        canary,
+        soak_seconds,
+        max_failed,
+        patience_minutes,
+        zone_label,
+        windows,
+        drain: _,
+        disruption,
+        kubernetes_steps: _,
+    } = &infrastructure.rollout;
+    let groups = infrastructure.cluster.workers.iter().map(|workers| {
+        let own: &GroupRollout = &workers.rollout;
+        let limits = Limits {
+            max_unavailable: own.max_unavailable.unwrap_or(*max_unavailable),
+            canary: own.canary.unwrap_or(*canary).0.into(),
+        };
+        (workers.pool.to_string(), limits)
+    });
+    Policy {
+        groups: groups.collect(),
+        zone_label: zone_label.clone(),
+        soak: SignedDuration::from_secs(i64::from(*soak_seconds)),
+        max_failed: max_failed.0.into(),
+        windows: windows.iter().filter_map(window).collect(),
+        disruption: disruption.clone(),
+        patience: SignedDuration::from_mins(i64::from(*patience_minutes)),
+    }
+}
+
+/// The document was checked, so its times and zones are ones.
+fn window(wanted: &MaintenanceWindow) -> Option<Window> {
+    use jiff::civil::Weekday;
+    let MaintenanceWindow { days, start, hours, time_zone } = wanted;
+    let day = |day: &Day| match day {
+        Day::Monday => Weekday::Monday,
+        Day::Tuesday => Weekday::Tuesday,
+        Day::Wednesday => Weekday::Wednesday,
+        Day::Thursday => Weekday::Thursday,
+        Day::Friday => Weekday::Friday,
+        Day::Saturday => Weekday::Saturday,
+        Day::Sunday => Weekday::Sunday,
+    };
+    Some(Window {
+        days: days.iter().map(day).collect(),
+        start: start.parse().ok()?,
+        length: SignedDuration::from_hours(i64::from(*hours)),
+        zone: TimeZone::get(time_zone).ok()?,
+    })
+}
+
+/// How the document wants pods to go.
+pub(super) fn drain(infrastructure: &Infrastructure) -> Drain {
+    let crate::desired::Drain { timeout_seconds, at_timeout, unmanaged } = &infrastructure.rollout.drain;
+    let rules = DrainRules {
+        unmanaged: if *unmanaged { Fate::Evict } else { Fate::Refuse },
+        at_deadline: match at_timeout {
+            AtTimeout::Delete => AtDeadline::Delete,
+            AtTimeout::Wait | AtTimeout::Skip => AtDeadline::GiveUp,
+        },
+        ..DrainRules::default()
+    };
+    let limit = match at_timeout {
+        // For as long as the whole run may take.
+        AtTimeout::Wait => Duration::MAX / 2,
+        AtTimeout::Skip | AtTimeout::Delete => Duration::from_secs((*timeout_seconds).into()),
+    };
+    Drain { rules, limit }
+}
