@@ -1,14 +1,15 @@
-//! A worker that lives but that ssh does not reach is restarted by its provider; whoever comes meanwhile hears of it.
+//! A worker that lives but that ssh does not reach is restarted by its provider, unless someone else is at work.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, ensure};
-use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node};
+use infrop::writer::{Holding, LeaseRecord, Record};
+use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt};
-use tests::{
-    infrastructure::{Ended, Infrastructure},
-    lab::wait_for,
-};
+use tests::infrastructure::Infrastructure;
+
+/// Who has the record while others want it.
+const OTHER: &str = "the test";
 
 pub(crate) async fn unreachable(infrastructure: &Infrastructure, name: &str) -> anyhow::Result<()> {
     let client = infrastructure.client().await?;
@@ -19,31 +20,35 @@ pub(crate) async fn unreachable(infrastructure: &Infrastructure, name: &str) -> 
     let refused = infrastructure.run(&["node", "reboot", name]).await?;
     ensure!(refused.code == 1 && refused.stderr.contains("--force switches it off and on"), "{refused:?}");
 
-    let started = Instant::now();
-    let reboot = infrastructure.start(&["node", "reboot", name, "--force"])?;
-    let leases = Api::<Lease>::namespaced(client, "kube-system");
-    wait_for(Duration::from_secs(30), "the restart has the record", async || {
-        let lease = leases.get_opt("infrop").await?.and_then(|lease| lease.spec);
-        Ok(lease.and_then(|spec| spec.holder_identity).is_some())
-    })
-    .await?;
-    // Two words of other people: one who wants to work is told who does, and a pause is heard at any time.
-    let second = infrastructure.run(&["node", "drain", "w-1"]).await?;
-    ensure!(second.code == 5 && second.stderr.contains("is at work since"), "{second:?}");
-    ensure!(!nodes.get("w-1").await?.spec.and_then(|spec| spec.unschedulable).unwrap_or(false), "cordoned");
-    infrastructure.insist(&["pause", "--node", "w-1", "--reason", "lunch"]).await?;
-    infrastructure.insist(&["resume", "--node", "w-1"]).await?;
+    let mut other =
+        Holding::acquire(Box::new(LeaseRecord::new(client.clone())), OTHER, false, &|_| ()).await?;
+    tokio::select! {
+        lost = other.keep() => return Err(lost.into()),
+        told = others_are_told(infrastructure, name) => told?,
+    }
+    other.release().await;
 
-    let ended = Ended::of(&reboot.wait_with_output().await?);
-    ensure!(ended.code == 0, "{ended:?}");
+    let started = Instant::now();
+    infrastructure.insist(&["node", "reboot", name, "--force"]).await?;
     eprintln!("{name} was switched off and on: {:.1} s", started.elapsed().as_secs_f64());
     let node = nodes.get(name).await?;
     ensure!(boot(&node) != before, "it is in the same boot");
     let cordoned = node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false);
     let marked = node.annotations().contains_key(common::annotations::CORDONED_BY);
     ensure!(!cordoned && !marked, "{name} is still cordoned");
-    let lease = leases.get("infrop").await?.spec.context("no lease")?;
-    ensure!(lease.holder_identity.is_none(), "the record is still held: {lease:?}");
+    let entry = LeaseRecord::new(client).read().await?.entry.context("no record")?;
+    ensure!(entry.holder.is_empty(), "{} still has the record", entry.holder);
+    Ok(())
+}
+
+/// While someone is at work, others who want to are told who is; a pause is heard.
+async fn others_are_told(infrastructure: &Infrastructure, name: &str) -> anyhow::Result<()> {
+    for words in [&["node", "drain", "w-1"][..], &["node", "reboot", name, "--force"]] {
+        let ended = infrastructure.run(words).await?;
+        ensure!(ended.code == 5 && ended.stderr.contains(&format!("{OTHER} is at work since")), "{ended:?}");
+    }
+    infrastructure.insist(&["pause", "--node", "w-1", "--reason", "lunch"]).await?;
+    infrastructure.insist(&["resume", "--node", "w-1"]).await?;
     Ok(())
 }
 
