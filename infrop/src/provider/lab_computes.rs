@@ -220,7 +220,8 @@ impl Provider for LabComputes {
             let switched = async {
                 let switch = match power {
                     Power::On => lab::Power::On,
-                    Power::Off => lab::Power::Off,
+                    // As a BMC does it. In order, a host with pods takes up to 90 s.
+                    Power::Off => lab::Power::Cut,
                     Power::Unknown => bail!("nobody can switch a host to that"),
                 };
                 self.ensure().await?.power(&compute.name.as_str().parse()?, switch).await?;

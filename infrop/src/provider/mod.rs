@@ -148,7 +148,7 @@ pub trait Provider: fmt::Debug {
     /// Whether a compute that is given back loses what was on it. If not, what was a node is reset first.
     fn erases(&self) -> bool;
 
-    /// Switches a compute.
+    /// Switches a compute, without asking what runs on it: a host that can be asked is asked itself.
     fn power<'a>(&'a self, compute: &'a Compute, power: Power) -> LocalBoxFuture<'a, Result<(), Error>>;
 
     /// Gives back what the provider kept for the infrastructure beside computes, when it has none left.

@@ -16,6 +16,8 @@ use tests::{
     lab::wait_for,
 };
 
+use super::reboot;
+
 const NAME: &str = "life";
 
 pub(crate) async fn whole() -> anyhow::Result<()> {
@@ -37,6 +39,8 @@ pub(crate) async fn whole() -> anyhow::Result<()> {
             nothing_is_left_lying(infrastructure).await?;
             pods_reach_each_other(infrastructure).await?;
             left_alone(infrastructure).await?;
+            reboot::unreachable(infrastructure, "w-2").await?;
+            ready(infrastructure, &["cp-1", "w-1", "w-2"]).await?;
 
             infrastructure.edit("pool: w, nodes: 2", "pool: w, nodes: 4")?;
             infrastructure.insist(&["apply"]).await?;

@@ -3,6 +3,7 @@
 mod ha;
 mod kills;
 mod life;
+mod reboot;
 mod static_hosts;
 
 use std::{process::ExitCode, time::Duration};

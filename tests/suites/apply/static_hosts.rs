@@ -1,16 +1,21 @@
 //! Hosts that are there, some with faults: those have their reason, the others finish.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, path::Path};
 
 use anyhow::{Context, ensure};
+use images::{site, steps::Steps};
 use infrop::provider::lab::Power;
 use tests::{
+    bundles,
     infrastructure::Infrastructure,
     kubeadm::CONTAINERD_CONFIG,
     lab::{BUNDLES, TestLab},
 };
 
 const NAME: &str = "static";
+
+/// The address of the endpoint, which the control plane carries.
+const ADDRESS: &str = "10.88.0.5";
 
 const HOSTS: [&str; 6] = ["cp1", "w1", "wrongkey", "off", "full", "noapt"];
 
@@ -26,8 +31,10 @@ pub(crate) async fn faults() -> anyhow::Result<()> {
         lab.run("full", "mkdir -p /var/lib/infrop; mount -t tmpfs -o size=1m none /var/lib/infrop").await?;
         lab.run("noapt", &format!("mount -t tmpfs none {BUNDLES}/1.37.1/apt")).await?;
         lab.power("off", Power::Cut).await?;
+        let site = site::ensure(&bundles::cache()?, &Steps::stderr()).await?;
+        lab.lab().offer("site", &site).await?;
         let namespace = lab.lab().network_namespace().await?;
-        let infrastructure = Infrastructure::new(NAME, &document(lab)?)?.inside(namespace);
+        let infrastructure = Infrastructure::new(NAME, &document(lab, &site)?)?.inside(namespace);
 
         // A key that no host knows: nobody is let in, and nothing is claimed to be free.
         let key = lab.lab().directory().join("ssh/id_ed25519").display().to_string();
@@ -53,16 +60,30 @@ pub(crate) async fn faults() -> anyhow::Result<()> {
             lab.run("cp1", "kubectl --kubeconfig /etc/kubernetes/admin.conf get nodes --no-headers").await?;
         ensure!(nodes.lines().count() == 2 && nodes.lines().all(|line| line.contains(" Ready ")), "{nodes}");
 
+        // The control plane carries the endpoint's address; w1 joined through it, and infrop saw the nodes there.
+        let carried = lab.run("cp1", "ip -oneline address show").await?;
+        ensure!(carried.contains(&format!(" {ADDRESS}/32 ")), "{carried}");
+        let call = format!("curl --silent --insecure --max-time 5 https://{ADDRESS}:6443/readyz");
+        ensure!(lab.run("w1", &call).await? == "ok", "the endpoint does not answer");
+        let joined = lab.run("w1", "grep server: /etc/kubernetes/kubelet.conf").await?;
+        ensure!(joined.contains(&format!("https://{ADDRESS}:6443")), "{joined}");
+
         // A host that someone else uses stays theirs.
         lab.run("w1", "sed -i 's/static/other/' /var/lib/infrop/owner.json").await?;
-        let foreign = infrastructure.run(&["plan"]).await?;
-        ensure!(foreign.stdout.contains("belongs to the infrastructure other"), "{foreign:?}");
+        // A host that a newer infrop brought its node-agent to keeps it.
+        let newer = "sed -i '/^Package: node-agent$/,/^$/s/^Version: .*/Version: 99.0.0/' /var/lib/dpkg/status\n\
+                     echo other > /var/lib/infrop/delivered";
+        lab.run("cp1", newer).await?;
+        let planned = infrastructure.run(&["plan"]).await?;
+        ensure!(planned.stdout.contains("belongs to the infrastructure other"), "{planned:?}");
+        ensure!(planned.stdout.contains("it has node-agent 99.0.0, and this infrop brings"), "{planned:?}");
+        ensure!(!planned.stdout.contains("install node-agent on cp1"), "{planned:?}");
         Ok(())
     })
     .await
 }
 
-fn document(lab: &TestLab) -> anyhow::Result<String> {
+fn document(lab: &TestLab, site: &Path) -> anyhow::Result<String> {
     let definition = lab.lab().definition()?;
     let mut pools = [("cp", String::new()), ("w", String::new())];
     for host in &definition.hosts {
@@ -77,6 +98,10 @@ fn document(lab: &TestLab) -> anyhow::Result<String> {
     }
     let pools: String = pools.iter().map(|(name, hosts)| format!("        {name}:\n{hosts}")).collect();
     let key = lab.lab().directory().join("ssh/id_ed25519");
+    let versions = site::versions(site)?;
+    let versions: Vec<String> =
+        versions.iter().map(|(name, version)| format!("{name}: '{version}'")).collect();
+    let versions = versions.join(", ");
     let containerd: String = CONTAINERD_CONFIG.lines().map(|line| format!("      {line}\n")).collect();
     Ok(format!(
         "apiVersion: infrop.caos.ch/v1alpha1\n\
@@ -84,11 +109,13 @@ fn document(lab: &TestLab) -> anyhow::Result<String> {
          metadata: {{ name: {NAME} }}\n\
          providers:\n  rack:\n    static:\n      pools:\n{pools}\
          cluster:\n  controlPlane: {{ provider: rack, pool: cp, nodes: 1 }}\n  \
+         endpoint: {{ host: {ADDRESS} }}\n  \
          workers:\n  - {{ provider: rack, pool: w, nodes: 5 }}\n  \
          networking: {{ manifests: [lab-network.yaml] }}\n{LAB}\
-         software:\n  kubernetes: 1.37.1\n  bundle: {BUNDLES}/{{kubernetes}}\n  repositories:\n  \
+         software:\n  kubernetes: 1.37.1\n  versions: {{ {versions} }}\n  bundle: {BUNDLES}/{{kubernetes}}\n  repositories:\n  \
          - name: bundle\n    uri: file:{BUNDLES}/{{kubernetes}}/apt\n    suite: ./\n    \
          keyFile: {BUNDLES}/{{kubernetes}}/apt/repository.asc\n  \
+         - {{ name: site, uri: 'file:{BUNDLES}/site', suite: ./, keyFile: {BUNDLES}/site/repository.asc }}\n  \
          configuration:\n    kernel-modules: []\n    sysctl: {{ net.ipv4.ip_forward: '1' }}\n    \
          containerd-config: |\n{containerd}\
          ssh:\n  privateKey: {{ file: {} }}\n",
