@@ -41,8 +41,8 @@ impl std::fmt::Debug for DirectClient {
 
 impl DirectClient {
     /// For that server.
-    pub fn new(config: kube::Config) -> Result<Self, Error> {
-        let config = kube::Config { default_retry: false, ..config };
+    pub fn new(mut config: kube::Config) -> Result<Self, Error> {
+        config.default_retry = false;
         let client = kube::Client::try_from(config);
         client.map(Self).map_err(|error| Error::Kubeconfig(error.to_string()))
     }
