@@ -70,7 +70,7 @@ pub(crate) async fn many_go_together() -> anyhow::Result<()> {
     let pods = (0..60).map(|number| pod(&format!("web-{number}"))).collect();
     let server = Server::start(World { pods, ..World::default() }, |_, _| accepted("201 Created")).await?;
     let drained = server.drain(&DrainRules::default(), 60).await?.result?;
-    let (lists, attempts) = (server.world().lists, server.world().attempts);
+    let (lists, attempts) = server.counts();
     ensure!(
         drained.evicted.len() == 60 && (lists, attempts) == (2, 60),
         "{lists} lists, {attempts} attempts"
