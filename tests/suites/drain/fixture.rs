@@ -11,7 +11,7 @@ use tests::scripted_server::{Answer, Asked, ScriptedServer};
 
 pub(crate) const NODE: &str = "w-1";
 
-/// A pod of a ReplicaSet in the namespace `shop`; its UID is made of its name.
+/// A pod of a `ReplicaSet` in the namespace `shop`; its UID is made of its name.
 pub(crate) fn pod(name: &str) -> Value {
     json!({
         "metadata": {
@@ -73,7 +73,7 @@ pub(crate) fn accepted(http: &'static str) -> Answer {
 #[derive(Debug, Default)]
 pub(crate) struct World {
     pub(crate) pods: Vec<Value>,
-    /// The names of all DaemonSets, in the namespace `shop`.
+    /// The names of all `DaemonSets`, in the namespace `shop`.
     pub(crate) daemon_sets: Vec<&'static str>,
     /// Evictions and deletions so far.
     pub(crate) attempts: usize,

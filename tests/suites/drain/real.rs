@@ -169,7 +169,7 @@ pub(crate) async fn a_budget_holds_and_lets_go() -> anyhow::Result<()> {
         tokio::time::sleep(Duration::from_secs(2)).await;
         shop.allow("web", 1).await?;
         // Not before: the server itself asks a budget again that two evictions met at once.
-        wait_for(Duration::from_secs(60), "the other one waits", async || {
+        wait_for(Duration::from_mins(1), "the other one waits", async || {
             let notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
             Ok(notes.iter().any(|note| note.contains("1 pod stays")))
         })

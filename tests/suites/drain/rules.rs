@@ -24,7 +24,7 @@ pub(crate) async fn would_be_lost() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Pods of DaemonSets and the kubelet's own stay; a pod whose DaemonSet is gone is nobody's.
+/// Pods of `DaemonSets` and the kubelet's own stay; a pod whose `DaemonSet` is gone is nobody's.
 pub(crate) async fn those_of_the_node_stay() -> anyhow::Result<()> {
     let mut mirror = pod_of("etcd", None);
     if let Some(metadata) = mirror.get_mut("metadata").and_then(Value::as_object_mut) {
