@@ -37,6 +37,7 @@ pub(crate) async fn whole() -> anyhow::Result<()> {
             nothing_is_left_lying(infrastructure).await?;
             pods_reach_each_other(infrastructure).await?;
             left_alone(infrastructure).await?;
+            super::budgets::held_and_lifted(infrastructure).await?;
 
             infrastructure.edit("pool: w, nodes: 2", "pool: w, nodes: 4")?;
             infrastructure.insist(&["apply"]).await?;
