@@ -1,6 +1,9 @@
 //! `infrop plan`: what `apply` would do, without doing it.
 
+use std::collections::BTreeMap;
+
 use clap::Args;
+use common::metadata::NodeName;
 use serde::Serialize;
 
 use super::{
@@ -8,11 +11,15 @@ use super::{
     infrastructure::DocumentArguments,
     output::{Output, print_json, say, table},
 };
-use crate::apply::{self, Action, Agreed, Decision, Removals};
+use crate::{
+    apply::{self, Action, Agreed, Decision, Removals, Snapshot},
+    cluster::{self, Access, DrainRules},
+};
 
 const HELP: &str = "\
 Looks at providers, hosts and cluster, and changes nothing. It shows all steps in their order, as they will be if each \
-goes well; hosts take theirs side by side. Removals are shown as `apply --yes` with the same --max-delete would do them.
+goes well; hosts take theirs side by side. Removals are shown as `apply --yes` with the same --max-delete would do them, with what their drains would \
+meet now: budgets that hold pods, and pods that nothing would make again.
 
 Example: infrop plan -f infrastructure.yaml -o json
 
@@ -44,11 +51,12 @@ struct Row {
 pub(super) async fn run(arguments: PlanArguments, shared: &Shared) -> anyhow::Result<u8> {
     let PlanArguments { document, output, max_delete } = arguments;
     let context = document.context(shared).await?;
-    let (mut snapshot, _) = apply::observe(&context, 32).await?;
+    let (mut snapshot, access) = apply::observe(&context, 32).await?;
     // What nobody agreed to yet is what people look at a plan for.
     snapshot.removals = Removals { limit: max_delete, agreed: Agreed::All, ..Removals::default() };
     let (steps, end) = apply::foresee(&snapshot);
-    let rows = rows(&steps, &end);
+    let drains = drains(&steps, &snapshot, access.as_ref()).await;
+    let rows = rows(&steps, &end, &drains);
     let code = if rows.is_empty() { DONE } else { CHANGES };
     match output {
         Output::Json => print_json(&rows)?,
@@ -63,14 +71,42 @@ pub(super) async fn run(arguments: PlanArguments, shared: &Shared) -> anyhow::Re
     Ok(code)
 }
 
+/// What the drains of nodes that are to go would meet, if anything.
+async fn drains(
+    steps: &[Action],
+    snapshot: &Snapshot,
+    access: Option<&Access>,
+) -> BTreeMap<NodeName, String> {
+    let mut drains = BTreeMap::new();
+    let Some(Access { direct, .. }) = access else { return drains };
+    for step in steps {
+        let Action::Remove(name) = step else { continue };
+        if snapshot.cluster.node(name).is_none() {
+            continue;
+        }
+        let sentences = match cluster::preview(direct, name, &DrainRules::default()).await {
+            Ok(preview) => preview.sentences().join("; "),
+            // The plan is right all the same.
+            Err(error) => format!("what its drain would meet is unknown: {:#}", anyhow::Error::new(error)),
+        };
+        if !sentences.is_empty() {
+            drains.insert(name.clone(), sentences);
+        }
+    }
+    drains
+}
+
 /// Waits go without saying, unless there is nothing else.
-fn rows(steps: &[Action], end: &Decision) -> Vec<Row> {
+fn rows(steps: &[Action], end: &Decision, drains: &BTreeMap<NodeName, String>) -> Vec<Row> {
     let Decision { actions: _, waiting, blocked } = end;
     let only_waits = steps.iter().all(Action::is_wait);
     let actions = steps.iter().filter(|action| only_waits || !action.is_wait()).map(|action| Row {
         host: action.host().map(ToString::to_string),
         what: action.to_string(),
-        reason: None,
+        reason: match action {
+            Action::Remove(name) => drains.get(name).cloned(),
+            _ => None,
+        },
     });
     let waiting = waiting.iter().map(|(name, why)| Row {
         host: Some(name.to_string()),

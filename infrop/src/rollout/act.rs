@@ -35,7 +35,7 @@ const MANAGER: &str = "infrop";
 const FENCE: &str = "infrop.caos.ch/fence";
 
 /// How pods are made to go.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Drain {
     /// Which.
     pub rules: DrainRules,
@@ -115,8 +115,8 @@ impl Means<'_> {
                 self.annotate(node, action, json!({ CHANGES_ALLOWED: "false" })).await
             }
             Action::Step(Verb::Drain, name) => {
-                let Drain { rules, limit } = self.drain;
-                match cluster::drain(self.direct, name, &rules, limit, note).await {
+                let Drain { rules, limit } = &self.drain;
+                match cluster::drain(self.direct, name, rules, *limit, note).await {
                     Ok(_) => Ok(Found::Empty),
                     Err(error @ DrainError::Api(_)) => Err(error.into()),
                     Err(error) => Ok(Found::Held(error.to_string())),

@@ -110,7 +110,7 @@ impl Rollout<'_> {
         let client = &self.access.client;
         let (claims, stale) = Claims::take_over(client.clone(), self.identity).await?;
         let claims = Mutex::new(claims);
-        let means = Means { client, direct: &self.access.direct, claims: &claims, drain: self.drain };
+        let means = Means { client, direct: &self.access.direct, claims: &claims, drain: self.drain.clone() };
         let snapshot = Snapshot {
             claims: stale,
             ..Snapshot::new(self.policy.clone(), BTreeMap::new(), Timestamp::now())

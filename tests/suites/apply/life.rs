@@ -41,6 +41,7 @@ pub(crate) async fn whole() -> anyhow::Result<()> {
             left_alone(infrastructure).await?;
             reboot::unreachable(infrastructure, "w-2").await?;
             ready(infrastructure, &["cp-1", "w-1", "w-2"]).await?;
+            super::budgets::held_and_lifted(infrastructure).await?;
 
             infrastructure.edit("pool: w, nodes: 2", "pool: w, nodes: 4")?;
             infrastructure.insist(&["apply"]).await?;

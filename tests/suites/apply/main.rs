@@ -1,5 +1,6 @@
 //! `infrop apply`, as CI runs it: the real program, from a document to a cluster.
 
+mod budgets;
 mod ha;
 mod kills;
 mod life;

@@ -47,7 +47,7 @@ pub(crate) async fn a_budget_holds_and_is_named() -> anyhow::Result<()> {
     ensure!(blocker.pod.to_string() == "shop/web-1" && blocker.budget.as_deref() == Some("shop/web"));
     let expected = "1 pod stays: shop/web-1: budget shop/web needs 2 healthy pods and has 2 currently";
     ensure!(outcome.notes.first().is_some_and(|note| note == expected), "{outcome:?}");
-    let (lists, attempts) = (server.world().lists, server.world().attempts);
+    let (lists, attempts) = server.counts();
     ensure!((3..=5).contains(&attempts) && lists == attempts, "{attempts} attempts in {lists} rounds");
 
     let negative = "The disruption budget web does not allow evicting pods currently: pdb disruptions allowed is negative";
@@ -64,7 +64,7 @@ pub(crate) async fn retry_after_is_honoured() -> anyhow::Result<()> {
     let server = Server::with_one(vec![budget(10)]).await?;
     let outcome = server.drain(&DrainRules::default(), 3).await?;
     ensure!(matches!(outcome.result, Err(DrainError::Blocked { .. })), "{outcome:?}");
-    let (lists, attempts) = (server.world().lists, server.world().attempts);
+    let (lists, attempts) = server.counts();
     ensure!(attempts == 1 && lists >= 3, "{attempts} attempts in {lists} rounds");
 
     let started = Instant::now();

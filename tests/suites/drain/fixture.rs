@@ -11,7 +11,7 @@ use tests::scripted_server::{Answer, Asked, ScriptedServer};
 
 pub(crate) const NODE: &str = "w-1";
 
-/// A pod of a ReplicaSet in the namespace `shop`; its UID is made of its name.
+/// A pod of a `ReplicaSet` in the namespace `shop`; its UID is made of its name.
 pub(crate) fn pod(name: &str) -> Value {
     json!({
         "metadata": {
@@ -73,7 +73,7 @@ pub(crate) fn accepted(http: &'static str) -> Answer {
 #[derive(Debug, Default)]
 pub(crate) struct World {
     pub(crate) pods: Vec<Value>,
-    /// The names of all DaemonSets, in the namespace `shop`.
+    /// The names of all `DaemonSets`, in the namespace `shop`.
     pub(crate) daemon_sets: Vec<&'static str>,
     /// Evictions and deletions so far.
     pub(crate) attempts: usize,
@@ -108,8 +108,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// `reply` gets the world, the pod's name, and whether it is an eviction (or else a deletion). What it answers with
-    /// a success also takes the pod away.
+    /// `reply` answers to evictions, by the pod's name; a success also takes the pod away. Deletions always do.
     pub(crate) async fn start(
         world: World,
         mut reply: impl FnMut(&mut World, &str) -> Answer + Send + 'static,
@@ -151,6 +150,12 @@ impl Server {
 
     pub(crate) fn world(&self) -> MutexGuard<'_, World> {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many lists of pods, and how many evictions and deletions there were.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        let world = self.world();
+        (world.lists, world.attempts)
     }
 
     /// All writes so far.

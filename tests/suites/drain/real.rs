@@ -168,8 +168,10 @@ pub(crate) async fn a_budget_holds_and_lets_go() -> anyhow::Result<()> {
     let lift = async {
         tokio::time::sleep(Duration::from_secs(2)).await;
         shop.allow("web", 1).await?;
-        wait_for(Duration::from_secs(20), "one is gone", async || {
-            Ok(shop.pods().list(&ListParams::default()).await?.items.len() == 1)
+        // Not before: the server itself asks a budget again that two evictions met at once.
+        wait_for(Duration::from_mins(1), "the other one waits", async || {
+            let notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
+            Ok(notes.iter().any(|note| note.contains("1 pod stays")))
         })
         .await?;
         shop.allow("web", 1).await
@@ -180,8 +182,6 @@ pub(crate) async fn a_budget_holds_and_lets_go() -> anyhow::Result<()> {
     };
     ensure!(drained.evicted.len() == 2 && drained.deleted.is_empty(), "{drained:?}");
     ensure!(shop.pods().list(&ListParams::default()).await?.items.is_empty());
-    let notes = notes.into_inner().unwrap_or_else(PoisonError::into_inner);
-    ensure!(notes.iter().any(|note| note.contains("ending") && note.contains("1 pod stays")), "{notes:?}");
     Ok(())
 }
 

@@ -24,7 +24,7 @@ pub(crate) async fn would_be_lost() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Pods of DaemonSets and the kubelet's own stay; a pod whose DaemonSet is gone is nobody's.
+/// Pods of `DaemonSets` and the kubelet's own stay; a pod whose `DaemonSet` is gone is nobody's.
 pub(crate) async fn those_of_the_node_stay() -> anyhow::Result<()> {
     let mut mirror = pod_of("etcd", None);
     if let Some(metadata) = mirror.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -70,7 +70,7 @@ pub(crate) async fn many_go_together() -> anyhow::Result<()> {
     let pods = (0..60).map(|number| pod(&format!("web-{number}"))).collect();
     let server = Server::start(World { pods, ..World::default() }, |_, _| accepted("201 Created")).await?;
     let drained = server.drain(&DrainRules::default(), 60).await?.result?;
-    let (lists, attempts) = (server.world().lists, server.world().attempts);
+    let (lists, attempts) = server.counts();
     ensure!(
         drained.evicted.len() == 60 && (lists, attempts) == (2, 60),
         "{lists} lists, {attempts} attempts"

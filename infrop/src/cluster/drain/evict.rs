@@ -99,16 +99,15 @@ fn meaning(status: &Status, namespace: &str) -> Option<Answer> {
     };
     match status.code {
         404 => Some(Answer::Gone),
-        // The other conflict is a race of the server with somebody who wrote on the pod.
         409 if status.message.contains("UID in ") => Some(Answer::Gone),
-        409 => Some(busy()),
         403 if cause("NamespaceTerminating").is_some() => Some(Answer::NamespaceEnds),
         // 403: its controller has not kept up with it, which passes by itself.
         403 | 429 if let Some(cause) = cause("DisruptionBudget") => Some(of_budget(&cause.message)),
         429 if status.message.contains("disruption budget") => Some(of_budget(&status.message)),
         500 if status.message.contains("more than one PodDisruptionBudget") => Some(Answer::TooManyBudgets),
-        // A webhook without its pod, etcd between two leaders, too many requests of all kinds.
-        408 | 429 | 500.. => Some(busy()),
+        // A race with somebody who wrote on the pod, a webhook without its pod, etcd between two leaders, too many
+        // requests of all kinds.
+        408 | 409 | 429 | 500.. => Some(busy()),
         _ => None,
     }
 }

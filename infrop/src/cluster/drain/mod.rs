@@ -45,6 +45,8 @@ const API_PATIENCE: Duration = Duration::from_mins(1);
 /// For pods that are deleted in the end: ten times the usual time to end.
 const DELETION_PATIENCE: Duration = Duration::from_mins(5);
 
+const ENDING: &str = "it is ending";
+
 const TWO_BUDGETS: &str = "more than one PodDisruptionBudget selects it, and the API never evicts such a pod";
 
 /// What was done to empty a Node.
@@ -152,17 +154,23 @@ impl Work<'_> {
             .filter_map(|pod| self.later.get(&uid(pod)).map(|(_, blocker)| blocker.clone()))
             .collect();
         let mut misconfigured = Vec::new();
-        for (pod, answer) in self.ask_all(due).await? {
+        for (pod, answer) in ask_all(self.client, due, self.means).await? {
             let name = PodName::of(pod);
             let blocker = |budget, why| Blocker { pod: name.clone(), budget, why };
             let (blocked, retry_after) = match answer {
-                Answer::Accepted | Answer::Gone => {
-                    ending.push(blocker(None, "it is ending".to_owned()));
-                    match self.means {
-                        _ if answer == Answer::Gone => false,
-                        Means::Deletion => self.drained.deleted.insert(name),
-                        Means::Eviction | Means::DryRun => self.drained.evicted.insert(name),
+                Answer::Gone => {
+                    // The next list says whether it is.
+                    ending.push(blocker(None, ENDING.to_owned()));
+                    continue;
+                }
+                Answer::Accepted => {
+                    ending.push(blocker(None, ENDING.to_owned()));
+                    let drained = &mut self.drained;
+                    let went = match self.means {
+                        Means::Deletion => &mut drained.deleted,
+                        Means::Eviction | Means::DryRun => &mut drained.evicted,
                     };
+                    went.insert(name);
                     continue;
                 }
                 Answer::TooManyBudgets => {
@@ -184,10 +192,6 @@ impl Work<'_> {
             return Err(Error::TooManyBudgets { node: self.node.clone(), pods: misconfigured });
         }
         Ok(Some(Left { blockers, ending }))
-    }
-
-    async fn ask_all<'p>(&self, pods: Vec<&'p Pod>) -> Result<Vec<(&'p Pod, Answer)>, Error> {
-        ask_all(self.client, pods, self.means).await
     }
 }
 

@@ -57,7 +57,7 @@ pub enum AtDeadline {
 }
 
 /// By which rules a Node is emptied.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DrainRules {
     /// Of pods that no controller makes again.
     pub unmanaged: Fate,
@@ -259,28 +259,28 @@ mod tests {
         let refuse = Treatment::Refuse;
         let orphan = || Refusal::Orphan("web".into());
         for (owner, more, exists, rules, expected) in [
-            (set, &none, true, usual, evict(false)),
-            (set, &json!({ "status.phase": "Pending" }), true, usual, evict(false)),
-            (set, &deleting, true, usual, Treatment::Ending),
-            (set, &empty_dir, true, usual, evict(true)),
-            (set, &empty_dir, true, strict, refuse(Refusal::EmptyDir)),
-            (set, &finished("Succeeded"), true, strict, evict(true)),
-            (None, &none, true, usual, refuse(Refusal::Unmanaged)),
-            (None, &none, true, lenient, evict(false)),
-            (None, &finished("Succeeded"), true, usual, evict(true)),
-            (None, &finished("Failed"), true, strict, evict(true)),
+            (set, &none, true, &usual, evict(false)),
+            (set, &json!({ "status.phase": "Pending" }), true, &usual, evict(false)),
+            (set, &deleting, true, &usual, Treatment::Ending),
+            (set, &empty_dir, true, &usual, evict(true)),
+            (set, &empty_dir, true, &strict, refuse(Refusal::EmptyDir)),
+            (set, &finished("Succeeded"), true, &strict, evict(true)),
+            (None, &none, true, &usual, refuse(Refusal::Unmanaged)),
+            (None, &none, true, &lenient, evict(false)),
+            (None, &finished("Succeeded"), true, &usual, evict(true)),
+            (None, &finished("Failed"), true, &strict, evict(true)),
             // Whoever deleted it knew what they did.
-            (None, &deleting, true, usual, Treatment::Ending),
-            (daemon, &none, true, usual, Treatment::Stay),
-            (daemon, &empty_dir, true, strict, Treatment::Stay),
-            (daemon, &deleting, true, usual, Treatment::Stay),
-            (daemon, &none, false, usual, refuse(orphan())),
-            (daemon, &none, false, lenient, evict(false)),
-            (daemon, &deleting, false, usual, Treatment::Ending),
-            (daemon, &finished("Failed"), true, usual, evict(true)),
-            (Some(("example.com/v1", "DaemonSet")), &none, true, usual, evict(false)),
-            (Some(("v1", "Node")), &mirror, true, usual, Treatment::Stay),
-            (None, &mirror, true, strict, Treatment::Stay),
+            (None, &deleting, true, &usual, Treatment::Ending),
+            (daemon, &none, true, &usual, Treatment::Stay),
+            (daemon, &empty_dir, true, &strict, Treatment::Stay),
+            (daemon, &deleting, true, &usual, Treatment::Stay),
+            (daemon, &none, false, &usual, refuse(orphan())),
+            (daemon, &none, false, &lenient, evict(false)),
+            (daemon, &deleting, false, &usual, Treatment::Ending),
+            (daemon, &finished("Failed"), true, &usual, evict(true)),
+            (Some(("example.com/v1", "DaemonSet")), &none, true, &usual, evict(false)),
+            (Some(("v1", "Node")), &mirror, true, &usual, Treatment::Stay),
+            (None, &mirror, true, &strict, Treatment::Stay),
         ] {
             let pod = pod(owner, more);
             let treatment = classify(
@@ -289,7 +289,7 @@ mod tests {
                     assert_eq!((namespace, name), ("shop", "web"));
                     exists
                 },
-                &rules,
+                rules,
             );
             assert_eq!(treatment, expected, "{pod:?} {rules:?}");
         }
