@@ -230,19 +230,19 @@ impl Look<'_> {
 
     /// A node without a permit.
     fn begin(&self) -> Verdict {
-        let Reading { state, differs, written, skew, .. } = self.reading;
+        let Reading { state, differs, written, observed, skew, .. } = self.reading;
         if state.is_none() {
             let message =
                 "its node-agent has not said anything on its Node yet: `systemctl status node-agent` there";
             return self.patiently(Reason::AgentMissing, message.to_owned());
         }
+        let unheard = !observed && state.as_ref().is_some_and(|state| state.phase == Phase::Idle);
+        if *written && (unheard || differs.is_empty()) {
+            return self.patiently(Reason::AgentWorking, "its node-agent looks at the plan".to_owned());
+        }
         if differs.is_empty() {
             // Only the plan is another: it asks for what is there, which needs no permit.
-            return if *written {
-                self.patiently(Reason::AgentWorking, "its node-agent looks at the plan".to_owned())
-            } else {
-                step(Verb::Plan, "it has its versions")
-            };
+            return step(Verb::Plan, "it has its versions");
         }
         if self.reading.phase() == Some(Phase::Refused) {
             return (Stage::Failed, Reason::AgentRefused, self.reading.said(), None);

@@ -9,7 +9,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use common::{
     KubernetesVersion,
     annotations::{self, Request},
-    plan::Plan,
+    plan::{Plan, PlanId},
     state::{Phase, Reason, State},
 };
 use jiff::{SignedDuration, Timestamp};
@@ -75,6 +75,8 @@ pub struct Engine {
     known: bool,
     /// Whether nothing could have changed since the host was looked at.
     fresh: bool,
+    /// The plan it was looked at for: some versions are only seen if they are asked for.
+    looked_for: Option<PlanId>,
     cluster: Option<KubernetesVersion>,
     /// What the API server said when it refused a write.
     refused: Option<String>,
@@ -109,6 +111,7 @@ impl Engine {
             seen: HostState::default(),
             known: false,
             fresh: false,
+            looked_for: None,
             cluster: None,
             refused: None,
             state,
@@ -186,6 +189,7 @@ impl Engine {
             Decision::Rest(Rest { standing: Standing::At(plan), .. }) => {
                 !self.journal.ready || self.journal.observed.as_ref() != Some(plan)
             }
+            Decision::Rest(_) => self.asked_plan().is_some_and(|plan| self.looked_for != Some(plan.id())),
             _ => false,
         }
     }
@@ -264,6 +268,7 @@ impl Engine {
                 self.seen = seen;
                 self.known = true;
                 self.fresh = true;
+                self.looked_for = plan.map(|plan| plan.id());
                 true
             }
             Err(failure) => {
