@@ -67,7 +67,7 @@ impl<'a> Cluster<'a> {
         version: &KubernetesVersion,
         token: Option<&str>,
     ) -> anyhow::Result<String> {
-        let token = token.map(|token| format!("bootstrapTokens: [{{ token: {token} }}]\n"));
+        let token = token.map(|token| format!("bootstrapTokens: [{{ token: '{token}' }}]\n"));
         let config = format!(
             "{}---\n{}---\n{}---\n{}",
             self.node_config("InitConfiguration", &self.first, &token.unwrap_or_default())?,
@@ -106,7 +106,7 @@ impl<'a> Cluster<'a> {
 
     async fn join_with(&self, host: &str, token: &str, hash: &str, extra: &str) -> anyhow::Result<()> {
         let discovery = format!(
-            "discovery:\n  bootstrapToken:\n    token: {token}\n    apiServerEndpoint: {}\n    \
+            "discovery:\n  bootstrapToken:\n    token: '{token}'\n    apiServerEndpoint: {}\n    \
              caCertHashes: [sha256:{hash}]\n{extra}",
             self.endpoint()?,
         );
