@@ -41,8 +41,8 @@ pub(super) async fn run(rounds: usize, growth: bool, steps: &Steps) -> anyhow::R
     let mut hand = Vec::new();
     let mut apply = Vec::new();
     for round in 1..=rounds {
-        hand.push(steps.step(&format!("round {round}: by hand"), by_hand::bring_up(&programs.infrop)).await?);
-        apply.push(steps.step(&format!("round {round}: infrop apply"), bring_up(&programs)).await?);
+        hand.push(steps.step(format!("round {round}: by hand"), by_hand::bring_up(&programs.infrop)).await?);
+        apply.push(steps.step(format!("round {round}: infrop apply"), bring_up(&programs)).await?);
     }
     if rounds > 0 {
         figures.extend(bring_up_figures(&hand, &apply));
@@ -81,11 +81,11 @@ async fn grow(programs: &Programs, steps: &Steps) -> anyhow::Result<Vec<Figure>>
         timed_apply(infrastructure).await?;
         let nodes = |count: u16| format!("pool: w, nodes: {count} ");
         infrastructure.edit(&nodes(0), &nodes(FEW))?;
-        let few = steps.step(&format!("{FEW} workers"), timed_apply(infrastructure)).await?;
+        let few = steps.step(format!("{FEW} workers"), timed_apply(infrastructure)).await?;
         infrastructure.edit(&nodes(FEW), &nodes(0))?;
         infrastructure.insist(&["apply", "--yes", "--max-delete", &FEW.to_string()]).await?;
         infrastructure.edit(&nodes(0), &nodes(MANY))?;
-        let many = steps.step(&format!("{MANY} workers"), timed_apply(infrastructure)).await?;
+        let many = steps.step(format!("{MANY} workers"), timed_apply(infrastructure)).await?;
         Ok((few, many))
     });
     let (few, many) = grown.await?;
