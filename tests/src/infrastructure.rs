@@ -30,6 +30,8 @@ pub struct Infrastructure {
     document: PathBuf,
     /// The network namespace infrop runs in, if not this computer's.
     namespace: Option<PathBuf>,
+    /// infrop, and node-agent or its package, if not those that were just built for tests.
+    programs: Option<(PathBuf, PathBuf)>,
 }
 
 /// How infrop ended.
@@ -49,15 +51,21 @@ impl Infrastructure {
         let labs = Clearing::new()?;
         let document = labs.path().join("infrastructure.yaml");
         fs::write(&document, text)?;
-        let network = Path::new(env!("CARGO_MANIFEST_DIR")).join("../infrop/examples/lab-network.yaml");
-        fs::copy(network, labs.path().join("lab-network.yaml"))?;
-        Ok(Self { labs, name: name.to_owned(), document, namespace: None })
+        fs::write(labs.path().join("lab-network.yaml"), network()?)?;
+        Ok(Self { labs, name: name.to_owned(), document, namespace: None, programs: None })
     }
 
     /// With infrop inside a network namespace, where hosts that are not a lab's computes are reached.
     #[must_use]
     pub fn inside(mut self, namespace: PathBuf) -> Self {
         self.namespace = Some(namespace);
+        self
+    }
+
+    /// With another infrop, and another node-agent or package of it, than those that were just built for tests.
+    #[must_use]
+    pub fn using(mut self, infrop: &Path, agent: &Path) -> Self {
+        self.programs = Some((infrop.to_owned(), agent.to_owned()));
         self
     }
 
@@ -97,7 +105,10 @@ impl Infrastructure {
     }
 
     fn command(&self, words: &[&str]) -> anyhow::Result<Command> {
-        let infrop = infrop_path()?;
+        let (infrop, agent) = match &self.programs {
+            Some((infrop, agent)) => (infrop.as_path(), agent.as_path()),
+            None => (infrop_path()?, node_agent_path()?),
+        };
         let mut command = match &self.namespace {
             None => Command::new(infrop),
             Some(namespace) => {
@@ -109,7 +120,7 @@ impl Infrastructure {
             }
         };
         command.args(words).arg("--file").arg(&self.document);
-        command.env("INFROP_AGENT", node_agent_path()?).env("INFROP_LAB_DIR", self.labs.path());
+        command.env("INFROP_AGENT", agent).env("INFROP_LAB_DIR", self.labs.path());
         command.env("INFROP_CACHE_DIR", bundles::cache()?.root());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         Ok(command)
@@ -168,6 +179,12 @@ impl Ended {
             stderr: text(&output.stderr),
         }
     }
+}
+
+/// The manifest of the examples' pod network.
+pub fn network() -> anyhow::Result<String> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../infrop/examples/lab-network.yaml");
+    fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))
 }
 
 /// A document with one control plane and some workers of a lab.

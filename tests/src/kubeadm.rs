@@ -18,6 +18,10 @@ const IGNORED_CHECKS: &str =
 
 const POD_SUBNET: &str = "10.244.0.0/16";
 
+/// Prints the hash of the public key of the cluster's certificate, by which joining hosts know the cluster.
+const CERTIFICATE_HASH: &str = "openssl x509 -pubkey -noout -in /etc/kubernetes/pki/ca.crt \
+    | openssl pkey -pubin -outform der | sha256sum | cut -d' ' -f1";
+
 /// An upgrade of a control plane takes kubeadm some three minutes.
 const UPGRADE_LIMIT: Duration = Duration::from_mins(10);
 
@@ -32,50 +36,58 @@ pub struct Cluster<'a> {
 impl<'a> Cluster<'a> {
     /// Installs a version's packages and images on all hosts and initializes the first one.
     pub async fn init(lab: &'a TestLab, version: &KubernetesVersion) -> anyhow::Result<Self> {
+        let cluster = Self::prepare(lab, version).await?;
+        cluster.initialize(version, None).await?;
+        Ok(cluster)
+    }
+
+    /// Puts a version's packages and images on all hosts at the same time.
+    pub async fn prepare(lab: &'a TestLab, version: &KubernetesVersion) -> anyhow::Result<Self> {
         let hosts: Vec<String> =
             lab.lab().definition()?.hosts.iter().map(|host| host.name.to_string()).collect();
         let first = hosts.first().context("a cluster needs a host")?.clone();
-        let cluster = Self { lab, first };
-        try_join_all(hosts.iter().map(async |host| {
-            cluster.write_containerd_config(host).await?;
-            cluster.use_repository(host, version).await?;
-            cluster.install(host, version, "containerd kubelet kubeadm kubectl").await?;
-            cluster.import_images(host, version).await
-        }))
-        .await?;
+        let script = [
+            format!(
+                "mkdir -p /etc/containerd; cat > /etc/containerd/config.toml <<'EOF'\n{CONTAINERD_CONFIG}EOF"
+            ),
+            use_repository(version),
+            install(version, "containerd kubelet kubeadm kubectl"),
+            import_images(version),
+        ];
+        // As a whole before it starts, and with nothing to read: bash would go on with what programs leave of it.
+        let script = format!("{{\n{}\n}} < /dev/null", script.join("\n"));
+        try_join_all(hosts.iter().map(|host| lab.run(host, &script))).await?;
+        Ok(Self { lab, first })
+    }
+
+    /// Runs `kubeadm init` on the first host, with a token of one's own or one of kubeadm's; gives the hash of the
+    /// cluster's certificate.
+    pub async fn initialize(
+        &self,
+        version: &KubernetesVersion,
+        token: Option<&str>,
+    ) -> anyhow::Result<String> {
+        let token = token.map(|token| format!("bootstrapTokens: [{{ token: '{token}' }}]\n"));
         let config = format!(
             "{}---\n{}---\n{}---\n{}",
-            cluster.node_config("InitConfiguration", &cluster.first, "")?,
-            cluster.cluster_config(version)?,
+            self.node_config("InitConfiguration", &self.first, &token.unwrap_or_default())?,
+            self.cluster_config(version)?,
             KUBELET_CONFIG,
             PROXY_CONFIG
         );
         let script = format!(
             "cat > /root/kubeadm.yaml <<'EOF'\n{config}EOF\n\
-             kubeadm init --config /root/kubeadm.yaml --upload-certs --skip-token-print \
-             --ignore-preflight-errors={IGNORED_CHECKS}"
+             kubeadm init --config /root/kubeadm.yaml --skip-token-print \
+             --ignore-preflight-errors={IGNORED_CHECKS} >&2\n{CERTIFICATE_HASH}"
         );
-        lab.run(&cluster.first, &script).await?;
-        Ok(cluster)
+        Ok(self.lab.run(&self.first, &script).await?.trim().to_owned())
     }
 
     /// Joins a host, as another control plane or as a worker.
     pub async fn join(&self, host: &str, control_plane: bool) -> anyhow::Result<()> {
         let token = self.kubeadm("token create --ttl 10m").await?;
-        let hash = self
-            .lab
-            .run(
-                &self.first,
-                "openssl x509 -pubkey -noout -in /etc/kubernetes/pki/ca.crt | openssl pkey -pubin -outform der \
-                 | sha256sum | cut -d' ' -f1",
-            )
-            .await?;
-        let mut extra = format!(
-            "discovery:\n  bootstrapToken:\n    token: {}\n    apiServerEndpoint: {}\n    caCertHashes: [sha256:{}]\n",
-            token,
-            self.endpoint()?,
-            hash.trim()
-        );
+        let hash = self.lab.run(&self.first, CERTIFICATE_HASH).await?;
+        let mut extra = String::new();
         if control_plane {
             let key = self.kubeadm("init phase upload-certs --upload-certs").await?;
             let address = self.address(host)?;
@@ -84,7 +96,21 @@ impl<'a> Cluster<'a> {
                 "controlPlane:\n  certificateKey: {key}\n  localAPIEndpoint: {{ advertiseAddress: {address} }}\n"
             );
         }
-        let config = self.node_config("JoinConfiguration", host, &extra)?;
+        self.join_with(host, &token, hash.trim(), &extra).await
+    }
+
+    /// Joins a worker, with a token and the hash of the cluster's certificate that are known already.
+    pub async fn join_worker(&self, host: &str, token: &str, hash: &str) -> anyhow::Result<()> {
+        self.join_with(host, token, hash, "").await
+    }
+
+    async fn join_with(&self, host: &str, token: &str, hash: &str, extra: &str) -> anyhow::Result<()> {
+        let discovery = format!(
+            "discovery:\n  bootstrapToken:\n    token: '{token}'\n    apiServerEndpoint: {}\n    \
+             caCertHashes: [sha256:{hash}]\n{extra}",
+            self.endpoint()?,
+        );
+        let config = self.node_config("JoinConfiguration", host, &discovery)?;
         let script = format!(
             "umask 077; cat > /root/kubeadm.yaml <<'EOF'\n{config}EOF\n\
              kubeadm join --config /root/kubeadm.yaml --ignore-preflight-errors={IGNORED_CHECKS}"
@@ -207,14 +233,14 @@ impl<'a> Cluster<'a> {
     /// Upgrades one host in the documented order: kubeadm, the cluster's part, then drained kubelet and
     /// containerd.
     pub async fn upgrade(&self, host: &str, version: &KubernetesVersion) -> anyhow::Result<()> {
-        self.use_repository(host, version).await?;
-        self.install(host, version, "kubeadm").await?;
+        let script = format!("{}\n{}", use_repository(version), install(version, "kubeadm"));
+        self.lab.run(host, &script).await?;
         let command =
             if host == self.first { format!("apply {} --yes", version.tag()) } else { "node".to_owned() };
         let script = format!("kubeadm upgrade {command} --ignore-preflight-errors={IGNORED_CHECKS}");
         self.lab.run_for(host, UPGRADE_LIMIT, &script).await?;
         self.drain(host).await?;
-        self.install(host, version, "containerd kubelet kubectl").await?;
+        self.lab.run(host, &install(version, "containerd kubelet kubectl")).await?;
         self.lab.run(host, "systemctl restart containerd kubelet").await?;
         let query = format!("get node {host} -o jsonpath={{.status.nodeInfo.kubeletVersion}}");
         wait_for(Duration::from_mins(3), &format!("{host} reports {}", version.tag()), async || {
@@ -227,43 +253,7 @@ impl<'a> Cluster<'a> {
 
     /// Takes the container images of a version from its bundle.
     pub async fn import_images(&self, host: &str, version: &KubernetesVersion) -> anyhow::Result<()> {
-        let script = format!(
-            "for image in {BUNDLES}/{version}/images/*.tar; do ctr -n k8s.io images import $image; done"
-        );
-        self.lab.run(host, &script).await?;
-        Ok(())
-    }
-
-    async fn use_repository(&self, host: &str, version: &KubernetesVersion) -> anyhow::Result<()> {
-        let apt = format!("{BUNDLES}/{version}/apt");
-        let script = format!(
-            "cat > /etc/apt/sources.list.d/kubernetes.sources <<'EOF'\nTypes: deb\nURIs: file:{apt}\nSuites: ./\n\
-             Signed-By: {apt}/repository.asc\nEOF\napt-get --error-on=any update"
-        );
-        self.lab.run(host, &script).await?;
-        Ok(())
-    }
-
-    /// Installs packages in exactly the version of the repository, which has only one.
-    async fn install(&self, host: &str, version: &KubernetesVersion, packages: &str) -> anyhow::Result<()> {
-        let pinned: Vec<String> = packages
-            .split(' ')
-            .map(|name| if name == "containerd" { name.to_owned() } else { format!("{name}={version}-1.1") })
-            .collect();
-        let script = format!(
-            "DEBIAN_FRONTEND=noninteractive apt-get install --yes --allow-change-held-packages {}\n\
-             apt-mark hold {packages}",
-            pinned.join(" ")
-        );
-        self.lab.run(host, &script).await?;
-        Ok(())
-    }
-
-    async fn write_containerd_config(&self, host: &str) -> anyhow::Result<()> {
-        let script = format!(
-            "mkdir -p /etc/containerd; cat > /etc/containerd/config.toml <<'EOF'\n{CONTAINERD_CONFIG}EOF"
-        );
-        self.lab.run(host, &script).await?;
+        self.lab.run(host, &import_images(version)).await?;
         Ok(())
     }
 
@@ -297,6 +287,34 @@ impl<'a> Cluster<'a> {
             self.endpoint()?
         ))
     }
+}
+
+/// A script that imports the images of a version's bundle.
+fn import_images(version: &KubernetesVersion) -> String {
+    format!("for image in {BUNDLES}/{version}/images/*.tar; do ctr -n k8s.io images import $image; done")
+}
+
+/// A script that makes a version's bundle the source of packages.
+fn use_repository(version: &KubernetesVersion) -> String {
+    let apt = format!("{BUNDLES}/{version}/apt");
+    format!(
+        "cat > /etc/apt/sources.list.d/kubernetes.sources <<'EOF'\nTypes: deb\nURIs: file:{apt}\nSuites: ./\n\
+         Signed-By: {apt}/repository.asc\nEOF\napt-get --error-on=any update"
+    )
+}
+
+/// A script that installs packages in exactly the version of the repository, which has only one. What they only
+/// recommend is on hosts already, or nobody wants it.
+fn install(version: &KubernetesVersion, packages: &str) -> String {
+    let pinned: Vec<String> = packages
+        .split(' ')
+        .map(|name| if name == "containerd" { name.to_owned() } else { format!("{name}={version}-1.1") })
+        .collect();
+    format!(
+        "DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends \
+         --allow-change-held-packages {}\napt-mark hold {packages}",
+        pinned.join(" ")
+    )
 }
 
 /// Tries until it succeeds: a control plane that restarts or grows does not answer for a while.

@@ -34,7 +34,17 @@ impl TestLab {
         hosts: &[&str],
         test: impl AsyncFnOnce(&Self) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
-        let lab = Self::create(name, hosts).await?;
+        Self::with_program(infrop_path()?, name, hosts, test).await
+    }
+
+    /// The same, with another infrop program than the one that was just built for tests.
+    pub async fn with_program<T>(
+        infrop: &Path,
+        name: &str,
+        hosts: &[&str],
+        test: impl AsyncFnOnce(&Self) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let lab = Self::create(infrop, name, hosts).await?;
         let result = AssertUnwindSafe(test(&lab)).catch_unwind().await;
         let result = match result {
             Ok(Ok(value)) => {
@@ -59,7 +69,7 @@ impl TestLab {
         }
     }
 
-    async fn create(name: &str, hosts: &[&str]) -> anyhow::Result<Self> {
+    async fn create(infrop: &Path, name: &str, hosts: &[&str]) -> anyhow::Result<Self> {
         let steps = Steps::stderr();
         let plan = Plan {
             name: format!("{name}-{}", std::process::id()).parse()?,
@@ -67,7 +77,7 @@ impl TestLab {
             owner: None,
             root: node::ensure(&bundles::cache()?, &steps).await?,
             lifetime: Lifetime::Tied,
-            infrop: infrop_path()?.to_owned(),
+            infrop: infrop.to_owned(),
         };
         let bundles = bundles::pinned()?;
         let lab = Self { lab: Lab::create(&store(), plan, &steps).await? };

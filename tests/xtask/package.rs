@@ -8,30 +8,38 @@ use serde::Deserialize;
 
 use crate::cargo;
 
+/// The package of the agent.
+pub(crate) const AGENT: &str = "node-agent";
+
 /// Builds the program and the package; gives where the package is: `target/debian/`.
 pub(crate) async fn run(debug: bool, steps: &Steps) -> anyhow::Result<PathBuf> {
-    let program = steps.step("build node-agent", build(debug)).await?;
+    let program = steps.step("build node-agent", build(AGENT, profile(debug))).await?;
     // target/<profile>/node-agent
     let directory = program.ancestors().nth(2).context("node-agent is not below target/")?.join("debian");
     let package = images::agent::package(&program, env!("CARGO_PKG_VERSION"), &directory);
     Ok(steps.step("write the package", package).await?)
 }
 
-/// The agent alone: together with the tests it would have features that only they ask for.
-pub(crate) async fn build(debug: bool) -> anyhow::Result<PathBuf> {
+/// The profile node-agent is packaged in.
+pub(crate) const fn profile(debug: bool) -> &'static str {
+    if debug { "dev" } else { "agent" }
+}
+
+/// Builds a package's program alone: together with the tests it would have features that only they ask for.
+pub(crate) async fn build(name: &str, profile: &str) -> anyhow::Result<PathBuf> {
     let output = cargo()
-        .args(["build", "--quiet", "--package", "node-agent", "--message-format=json-render-diagnostics"])
-        .args(["--profile", if debug { "dev" } else { "agent" }])
+        .args(["build", "--quiet", "--message-format=json-render-diagnostics"])
+        .args(["--package", name, "--profile", profile])
         .stderr(Stdio::inherit())
         .output()
         .await?;
-    ensure!(output.status.success(), "node-agent does not build");
-    let found = String::from_utf8_lossy(&output.stdout).lines().find_map(parse_program);
-    found.context("cargo does not say where node-agent is")
+    ensure!(output.status.success(), "{name} does not build");
+    let found = String::from_utf8_lossy(&output.stdout).lines().find_map(|line| parse_program(name, line));
+    found.with_context(|| format!("cargo does not say where {name} is"))
 }
 
-/// The agent's program, if a line of cargo's output tells of it.
-fn parse_program(line: &str) -> Option<PathBuf> {
+/// A program, if a line of cargo's output tells of it.
+fn parse_program(name: &str, line: &str) -> Option<PathBuf> {
     #[derive(Deserialize)]
     struct Artifact {
         target: Target,
@@ -42,7 +50,7 @@ fn parse_program(line: &str) -> Option<PathBuf> {
         name: String,
     }
     let artifact: Artifact = serde_json::from_str(line).ok()?;
-    artifact.executable.filter(|_| artifact.target.name == "node-agent")
+    artifact.executable.filter(|_| artifact.target.name == name)
 }
 
 #[cfg(test)]
@@ -57,9 +65,9 @@ mod tests {
             )
         };
         let path = PathBuf::from("/w/target/release/node-agent");
-        assert_eq!(parse_program(&line("node-agent", "\"/w/target/release/node-agent\"")), Some(path));
-        assert_eq!(parse_program(&line("node-agent", "null")), None);
-        assert_eq!(parse_program(&line("build-script", "\"/w/build\"")), None);
-        assert_eq!(parse_program("{\"reason\":\"build-finished\"}"), None);
+        assert_eq!(parse_program(AGENT, &line("node-agent", "\"/w/target/release/node-agent\"")), Some(path));
+        assert_eq!(parse_program(AGENT, &line("node-agent", "null")), None);
+        assert_eq!(parse_program(AGENT, &line("build-script", "\"/w/build\"")), None);
+        assert_eq!(parse_program(AGENT, "{\"reason\":\"build-finished\"}"), None);
     }
 }

@@ -52,7 +52,8 @@ const PLAN_LIMIT: Duration = Duration::from_mins(1);
 type Annotations = BTreeMap<String, String>;
 
 pub(super) async fn run(rest: Duration, plans: usize, steps: &Steps) -> anyhow::Result<Vec<Figure>> {
-    let program = steps.step("build node-agent", package::build(false)).await?;
+    let program =
+        steps.step("build node-agent", package::build(package::AGENT, package::profile(false))).await?;
     // Builds what the fixtures call.
     infrop_path()?;
     let server = steps.step("start an API server", ApiServer::start()).await?;

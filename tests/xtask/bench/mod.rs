@@ -1,12 +1,17 @@
 //! Benchmarks: figures with targets. What they were and where stands in docs/development/benchmarks.md.
 
 mod agent;
+mod apply;
+mod by_hand;
 mod process;
 
-use std::{fmt, time::Duration};
+use std::{fmt, thread, time::Duration};
+
+use anyhow::Context;
 
 use clap::{Subcommand, ValueEnum};
 use images::steps::Steps;
+use program::Program;
 use serde::Serialize;
 
 /// What to measure.
@@ -20,6 +25,18 @@ pub(crate) enum Bench {
         /// How many plans it is given before.
         #[arg(long, default_value_t = 200)]
         plans: usize,
+        /// Text for people, json for programs.
+        #[arg(short, long, value_enum, default_value_t = Output::Text)]
+        output: Output,
+    },
+    /// `infrop apply` on lab hosts: a bring-up against the raw steps by hand, and 20 hosts against 5.
+    Apply {
+        /// How many bring-ups by hand, and as many with infrop; 0 for the second part alone.
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
+        /// Leave out the second part: growing by 5 and by 20 workers.
+        #[arg(long)]
+        no_growth: bool,
         /// Text for people, json for programs.
         #[arg(short, long, value_enum, default_value_t = Output::Text)]
         output: Output,
@@ -38,7 +55,7 @@ pub(crate) enum Output {
 /// One measured value.
 #[derive(Debug, Serialize)]
 struct Figure {
-    what: &'static str,
+    what: String,
     value: f64,
     unit: &'static str,
     /// It may not be more than this.
@@ -47,8 +64,8 @@ struct Figure {
 }
 
 impl Figure {
-    fn new(what: &'static str, value: f64, unit: &'static str) -> Self {
-        Self { what, value, unit, limit: None }
+    fn new(what: impl Into<String>, value: f64, unit: &'static str) -> Self {
+        Self { what: what.into(), value, unit, limit: None }
     }
 
     fn at_most(mut self, limit: f64) -> Self {
@@ -67,8 +84,8 @@ impl fmt::Display for Figure {
         let Self { what, value, unit, limit } = self;
         let verdict = match limit {
             None => String::new(),
-            Some(limit) if self.is_missed() => format!("MISSED: at most {limit}"),
-            Some(limit) => format!("at most {limit}"),
+            Some(limit) if self.is_missed() => format!("MISSED: at most {}", short(*limit)),
+            Some(limit) => format!("at most {}", short(*limit)),
         };
         write!(f, "{:<60} {:>10} {unit:<5} {verdict}", what, short(*value))
     }
@@ -86,13 +103,37 @@ fn seconds(duration: Duration) -> f64 {
 
 /// Measures; false if a target is missed.
 pub(crate) async fn run(bench: Bench, steps: &Steps) -> anyhow::Result<bool> {
-    let Bench::Agent { minutes, plans, output } = bench;
-    let figures = agent::run(Duration::from_mins(minutes), plans, steps).await?;
+    let (figures, output) = match bench {
+        Bench::Agent { minutes, plans, output } => {
+            (agent::run(Duration::from_mins(minutes), plans, steps).await?, output)
+        }
+        Bench::Apply { rounds, no_growth, output } => (apply::run(rounds, !no_growth, steps).await?, output),
+    };
+    let missed = figures.iter().filter(|figure| figure.is_missed()).count();
     match output {
         Output::Json => println!("{}", serde_json::to_string_pretty(&figures)?),
-        Output::Text => figures.iter().for_each(|figure| println!("{figure}")),
+        Output::Text => {
+            println!("commit {}, {} cores", commit().await?, thread::available_parallelism()?);
+            figures.iter().for_each(|figure| println!("{figure}"));
+            println!("{}", verdict(missed));
+        }
     }
-    Ok(!figures.iter().any(Figure::is_missed))
+    Ok(missed == 0)
+}
+
+fn verdict(missed: usize) -> String {
+    match missed {
+        0 => "all targets are met".to_owned(),
+        1 => "1 target is MISSED".to_owned(),
+        _ => format!("{missed} targets are MISSED"),
+    }
+}
+
+/// What is measured, with a mark if it is not as it was committed.
+async fn commit() -> anyhow::Result<String> {
+    let words = ["describe", "--always", "--dirty", "--exclude=*", "--abbrev=7"];
+    let text = Program::new("git").args(words).run().await.context("cannot tell the commit")?;
+    Ok(text.trim().to_owned())
 }
 
 #[cfg(test)]

@@ -1,0 +1,165 @@
+//! `infrop apply`: what it adds to the raw steps of a bring-up, and whether many hosts take longer each than few.
+
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use ::tests::{
+    infrastructure::{Infrastructure, lab_document},
+    setup,
+};
+use anyhow::ensure;
+use images::steps::Steps;
+
+use super::{
+    Figure,
+    by_hand::{self, STEPS},
+    seconds,
+};
+use crate::package;
+
+/// infrop's time, in times of the raw steps.
+const RATIO_LIMIT: f64 = 1.15;
+
+/// Workers that join at once: a few, and many.
+const FEW: u16 = 5;
+const MANY: u16 = 20;
+
+/// The programs as they are released.
+struct Programs {
+    infrop: PathBuf,
+    agent: PathBuf,
+}
+
+/// Bring-ups by hand and with infrop in turns, then growth by few and by many workers.
+pub(super) async fn run(rounds: usize, growth: bool, steps: &Steps) -> anyhow::Result<Vec<Figure>> {
+    setup::run(true, steps).await?;
+    let infrop = steps.step("build infrop", package::build("infrop", "release")).await?;
+    let programs = Programs { infrop, agent: package::run(false, steps).await? };
+    let mut figures = Vec::new();
+    let mut hand = Vec::new();
+    let mut apply = Vec::new();
+    for round in 1..=rounds {
+        hand.push(steps.step(format!("round {round}: by hand"), by_hand::bring_up(&programs.infrop)).await?);
+        apply.push(steps.step(format!("round {round}: infrop apply"), bring_up(&programs)).await?);
+    }
+    if rounds > 0 {
+        figures.extend(bring_up_figures(&hand, &apply));
+    }
+    if growth {
+        figures.extend(steps.step("growth", grow(&programs, steps)).await?);
+    }
+    Ok(figures)
+}
+
+impl Programs {
+    fn infrastructure(&self, name: &str, workers: u16) -> anyhow::Result<Infrastructure> {
+        Ok(Infrastructure::new(name, &lab_document(name, workers))?.using(&self.infrop, &self.agent))
+    }
+}
+
+/// From nothing to one control plane and two workers.
+async fn bring_up(programs: &Programs) -> anyhow::Result<Duration> {
+    programs
+        .infrastructure("bring-up", 2)?
+        .with(async |infrastructure| timed_apply(infrastructure).await)
+        .await
+}
+
+async fn timed_apply(infrastructure: &Infrastructure) -> anyhow::Result<Duration> {
+    let started = Instant::now();
+    let said = infrastructure.insist(&["apply"]).await?;
+    let took = started.elapsed();
+    ensure!(said.contains("Done in"), "it had nothing to do: {said}");
+    Ok(took)
+}
+
+/// From one control plane to few workers and back, and from there to many.
+async fn grow(programs: &Programs, steps: &Steps) -> anyhow::Result<Vec<Figure>> {
+    let grown = programs.infrastructure("growth", 0)?.with(async |infrastructure| {
+        timed_apply(infrastructure).await?;
+        let nodes = |count: u16| format!("pool: w, nodes: {count} ");
+        infrastructure.edit(&nodes(0), &nodes(FEW))?;
+        let few = steps.step(format!("{FEW} workers"), timed_apply(infrastructure)).await?;
+        infrastructure.edit(&nodes(FEW), &nodes(0))?;
+        infrastructure.insist(&["apply", "--yes", "--max-delete", &FEW.to_string()]).await?;
+        infrastructure.edit(&nodes(0), &nodes(MANY))?;
+        let many = steps.step(format!("{MANY} workers"), timed_apply(infrastructure)).await?;
+        Ok((few, many))
+    });
+    let (few, many) = grown.await?;
+    Ok(growth_figures(few, many))
+}
+
+fn growth_figures(few: Duration, many: Duration) -> Vec<Figure> {
+    let per_host = |took: Duration, count: u16| seconds(took) / f64::from(count);
+    vec![
+        Figure::new(format!("1 control plane grows by {FEW} workers"), seconds(few), "s"),
+        Figure::new("  per worker", per_host(few, FEW), "s"),
+        Figure::new(format!("1 control plane grows by {MANY} workers"), seconds(many), "s"),
+        Figure::new("  per worker", per_host(many, MANY), "s").at_most(per_host(few, FEW)),
+    ]
+}
+
+/// All rounds, the medians of both, and how they stand to each other.
+fn bring_up_figures(hand: &[[Duration; STEPS.len()]], apply: &[Duration]) -> Vec<Figure> {
+    let sums: Vec<Duration> = hand.iter().map(|laps| laps.iter().sum()).collect();
+    let mut figures = Vec::new();
+    for (round, (sum, took)) in (1_u32..).zip(sums.iter().zip(apply)) {
+        figures.push(Figure::new(format!("round {round}: by hand"), seconds(*sum), "s"));
+        figures.push(Figure::new(format!("round {round}: infrop apply"), seconds(*took), "s"));
+    }
+    let all = |step: usize| hand.iter().filter_map(|laps| laps.get(step).copied()).collect::<Vec<_>>();
+    for (step, name) in STEPS.iter().enumerate() {
+        figures.push(Figure::new(format!("  by hand, median of {name}"), median(&all(step)), "s"));
+    }
+    let (by_hand, by_infrop) = (median(&sums), median(apply));
+    figures.push(Figure::new("1 + 2 by hand, median of the sums", by_hand, "s"));
+    figures.push(Figure::new("1 + 2 with infrop apply, median", by_infrop, "s"));
+    figures.push(Figure::new("infrop / by hand", by_infrop / by_hand, "").at_most(RATIO_LIMIT));
+    figures
+}
+
+/// The middle one, or what lies between the two middle ones; no number of none.
+fn median(durations: &[Duration]) -> f64 {
+    let mut sorted: Vec<f64> = durations.iter().copied().map(seconds).collect();
+    sorted.sort_by(f64::total_cmp);
+    let upper = sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN);
+    let lower = sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or(f64::NAN);
+    f64::midpoint(lower, upper)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whole(numbers: &[u64]) -> Vec<Duration> {
+        numbers.iter().copied().map(Duration::from_secs).collect()
+    }
+
+    #[test]
+    fn a_median_is_in_the_middle() {
+        assert!((median(&whole(&[9, 1, 2])) - 2.0).abs() < 1e-9);
+        assert!((median(&whole(&[9, 1, 2, 3])) - 2.5).abs() < 1e-9);
+        assert!(median(&[]).is_nan());
+    }
+
+    #[test]
+    fn infrop_may_add_15_percent() {
+        let hand = [[Duration::from_secs(10); STEPS.len()]];
+        let missed = |took| bring_up_figures(&hand, &whole(&[took])).iter().any(Figure::is_missed);
+        assert!(!missed(69));
+        assert!(missed(70));
+    }
+
+    #[test]
+    fn many_hosts_may_not_take_longer_each() {
+        let missed = |few, many| {
+            let (few, many) = (Duration::from_secs(few), Duration::from_secs(many));
+            growth_figures(few, many).iter().any(Figure::is_missed)
+        };
+        assert!(!missed(50, 200));
+        assert!(missed(50, 201));
+    }
+}
