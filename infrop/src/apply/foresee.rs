@@ -23,15 +23,15 @@ use crate::{
 /// Every host takes some ten steps; a plan that does not end by then would never.
 const STEPS_PER_HOST: usize = 100;
 
-/// All steps in their order, and what would still be blocked or wait after them.
-pub fn foresee(snapshot: &Snapshot) -> (Vec<Action>, Decision) {
+/// All steps in their order, what would still be blocked or wait after them, and the world then.
+pub fn foresee(snapshot: &Snapshot) -> (Vec<Action>, Decision, Snapshot) {
     let mut world = snapshot.clone();
     let hosts: usize = world.groups.iter().map(|group| group.count).sum::<usize>() + world.hosts.len() + 1;
     let mut steps = Vec::new();
     for _ in 0..STEPS_PER_HOST * hosts {
         let decision = decide(&world);
         if decision.actions.is_empty() {
-            return (steps, decision);
+            return (steps, decision, world);
         }
         for action in decision.actions {
             assume(&mut world, &action);
@@ -39,7 +39,7 @@ pub fn foresee(snapshot: &Snapshot) -> (Vec<Action>, Decision) {
         }
     }
     let decision = decide(&world);
-    (steps, decision)
+    (steps, decision, world)
 }
 
 /// The world after an action that went well.

@@ -44,7 +44,7 @@ pub async fn observe_in(context: &Context, pools: &[Pool], parallel: usize) -> (
     }
     let agent_version = context.package.version.clone();
     let kubernetes = Some(context.infrastructure.software.kubernetes.clone());
-    let mut snapshot = Snapshot { groups, hosts, agent_version, kubernetes, ..Snapshot::default() };
+    let mut snapshot = Snapshot { groups, hosts, kubernetes, agent_version, ..Snapshot::default() };
     let looks = snapshot.hosts.values().filter(|host| is_ours_and_on(host)).map(|host| async {
         let report = look(context, &snapshot.groups, host).await;
         (host.compute.name.clone(), report.map_err(|error| error.to_string()))

@@ -15,6 +15,14 @@ use super::{error::Error, host::DELIVERED, ssh::Remote};
 /// Where the package lies on a host until it is installed.
 const PACKAGE: &str = "/var/lib/infrop/node-agent.deb";
 
+const METADATA: &str = "/etc/node-agent/metadata.yaml";
+
+/// The contents of the metadata before.
+const CONTENTS_BEFORE: &str = "/etc/node-agent/configuration.d/infrop-before.yaml";
+
+/// A file of some kilobytes.
+const READ_LIMIT: Duration = Duration::from_secs(30);
+
 /// dpkg and a start of the service, on a slow host; a service that has to end a step first takes longer.
 const INSTALL_LIMIT: Duration = Duration::from_mins(10);
 
@@ -64,12 +72,29 @@ impl Delivery {
     }
 }
 
+/// Keeps the contents of the metadata there, if it is another one: until its rollout comes, a node is at the plan that
+/// names them.
+async fn keep_contents(remote: &Remote, metadata: &str) -> Result<(), Error> {
+    let script = format!("if test -e {METADATA}; then cat {METADATA}; fi");
+    let before = remote.run("read its metadata", READ_LIMIT, &script).await?;
+    if before == metadata {
+        return Ok(());
+    }
+    // What cannot be read is nobody's plan.
+    let before = serde_yaml::from_str::<Metadata>(&before).ok();
+    match before.and_then(|before| serde_yaml::to_string(&before.configuration).ok()) {
+        Some(contents) => remote.write(CONTENTS_BEFORE, 0o600, contents.as_bytes()).await,
+        None => Ok(()),
+    }
+}
+
 /// Puts all of it on a host and starts the agent. The mark comes last, so that half a delivery is none.
 pub async fn deliver(remote: &Remote, delivery: &Delivery) -> Result<(), Error> {
     let Delivery { package, metadata, settings, digest, plan: _ } = delivery;
+    keep_contents(remote, metadata).await?;
     remote.write("/etc/node-agent/config.yaml", 0o644, settings.as_bytes()).await?;
     // 600: metadata may one day name what is nobody's business.
-    remote.write("/etc/node-agent/metadata.yaml", 0o600, metadata.as_bytes()).await?;
+    remote.write(METADATA, 0o600, metadata.as_bytes()).await?;
     remote.write(PACKAGE, 0o644, &package.bytes).await?;
     let install = format!(
         "export DEBIAN_FRONTEND=noninteractive\ndpkg --install {PACKAGE} >&2\nrm -f {PACKAGE}\n\

@@ -52,7 +52,7 @@ const DEFAULT_LABS: &str = "/var/lib/infrop/labs";
 
 /// What is logged unless `INFROP_LOG` says otherwise. kube reports every refused connection as an error, also those to an
 /// API server that is waited for; real ones are in our own errors.
-const LOG: &str = "warn,kube_client=off";
+const LOG: &str = "warn,kube_client=off,kube_runtime=off";
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 failed, 64 bad input (nothing was tried), 130 interrupted.

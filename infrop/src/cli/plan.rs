@@ -12,14 +12,20 @@ use super::{
     output::{Output, print_json, say, table},
 };
 use crate::{
-    apply::{self, Action, Agreed, Decision, Removals, Snapshot},
+    apply::{self, Action, Agreed, Context, Decision, Removals, Snapshot},
     cluster::{self, Access, DrainRules},
+    rollout::{
+        self,
+        assess::{Assessment, Stage, Verb},
+        decide::Action as RolloutAction,
+        reason::Reason,
+    },
 };
 
 const HELP: &str = "\
 Looks at providers, hosts and cluster, and changes nothing. It shows all steps in their order, as they will be if each \
-goes well; hosts take theirs side by side. Removals are shown as `apply --yes` with the same --max-delete would do them, with what their drains would \
-meet now: budgets that hold pods, and pods that nothing would make again.
+goes well; hosts take theirs side by side. Removals are shown as `apply --yes` with the same --max-delete would do them. \
+Drains are shown with what they would meet now: budgets that hold pods, and pods that nothing would make again.
 
 Example: infrop plan -f infrastructure.yaml -o json
 
@@ -54,9 +60,19 @@ pub(super) async fn run(arguments: PlanArguments, shared: &Shared) -> anyhow::Re
     let (mut snapshot, access) = apply::observe(&context, 32).await?;
     // What nobody agreed to yet is what people look at a plan for.
     snapshot.removals = Removals { limit: max_delete, agreed: Agreed::All, ..Removals::default() };
-    let (steps, end) = apply::foresee(&snapshot);
-    let drains = drains(&steps, &snapshot, access.as_ref()).await;
-    let rows = rows(&steps, &end, &drains);
+    let (steps, end, world) = apply::foresee(&snapshot);
+    let (rollout, stuck) = roll_out(&context, &world);
+    let leaving = steps.iter().filter_map(|step| match step {
+        Action::Remove(name) => Some(name),
+        _ => None,
+    });
+    let emptied = rollout.iter().filter_map(|step| match step {
+        RolloutAction::Step(Verb::Drain, name) => Some(name),
+        _ => None,
+    });
+    let drains = drains(leaving.chain(emptied), &snapshot, access.as_ref()).await;
+    let mut rows = rows(&steps, &end, &drains);
+    rows.extend(rollout_rows(&rollout, stuck, &drains));
     let code = if rows.is_empty() { DONE } else { CHANGES };
     match output {
         Output::Json => print_json(&rows)?,
@@ -71,16 +87,52 @@ pub(super) async fn run(arguments: PlanArguments, shared: &Shared) -> anyhow::Re
     Ok(code)
 }
 
-/// What the drains of nodes that are to go would meet, if anything.
+/// The rollout after all other steps, and the nodes that would not be through at its end, with the reason.
+fn roll_out(context: &Context, world: &Snapshot) -> (Vec<RolloutAction>, BTreeMap<NodeName, String>) {
+    let Some(snapshot) = apply::plan_rollout(&context.infrastructure, world) else {
+        return Default::default();
+    };
+    let (steps, end) = rollout::foresee(&snapshot);
+    // What nobody knows the versions of is named with the other steps.
+    let is_stuck = |node: &Assessment| node.stage != Stage::Done && node.reason != Reason::TargetUnknown;
+    let stuck = end.nodes.into_iter().filter(|(_, node)| is_stuck(node));
+    (steps, stuck.map(|(name, node)| (name, format!("{}: {}", node.reason, node.message))).collect())
+}
+
+fn rollout_rows(
+    steps: &[RolloutAction],
+    stuck: BTreeMap<NodeName, String>,
+    drains: &BTreeMap<NodeName, String>,
+) -> Vec<Row> {
+    // Looks go without saying.
+    let shown = steps
+        .iter()
+        .filter(|step| !matches!(step, RolloutAction::LookAtEtcd | RolloutAction::Step(Verb::Check, _)));
+    let rows = shown.map(|step| Row {
+        host: step.node().map(ToString::to_string),
+        what: step.to_string(),
+        reason: match step {
+            RolloutAction::Step(Verb::Drain, name) => drains.get(name).cloned(),
+            _ => None,
+        },
+    });
+    let stuck = stuck.into_iter().map(|(name, why)| Row {
+        host: Some(name.to_string()),
+        what: "nothing".to_owned(),
+        reason: Some(why),
+    });
+    rows.chain(stuck).collect()
+}
+
+/// What the drains of nodes would meet, if anything.
 async fn drains(
-    steps: &[Action],
+    nodes: impl Iterator<Item = &NodeName>,
     snapshot: &Snapshot,
     access: Option<&Access>,
 ) -> BTreeMap<NodeName, String> {
     let mut drains = BTreeMap::new();
     let Some(Access { direct, .. }) = access else { return drains };
-    for step in steps {
-        let Action::Remove(name) = step else { continue };
+    for name in nodes {
         if snapshot.cluster.node(name).is_none() {
             continue;
         }

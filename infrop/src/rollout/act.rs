@@ -171,7 +171,7 @@ impl Means<'_> {
     }
 }
 
-/// Pods of a DaemonSet and static pods.
+/// Pods of a `DaemonSet` and static pods.
 fn belongs_there(pod: &Pod) -> bool {
     pod.owner_references().iter().any(|owner| matches!(owner.kind.as_str(), "DaemonSet" | "Node"))
 }

@@ -67,6 +67,10 @@ pub enum Verb {
 
 /// What a Node says of its way to a plan, read once.
 #[derive(Debug, Clone)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is an annotation of its own; any of them go together"
+)]
 pub(super) struct Reading {
     permit: bool,
     /// Whether there is a plan on it.

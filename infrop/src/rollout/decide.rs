@@ -162,7 +162,7 @@ impl<'a> Gate<'a> {
             failed += usize::from(assessment.stage == Stage::Failed);
         }
         let closed = closed(snapshot, failed);
-        Self { snapshot, decision, closed, planes, groups }
+        Self { snapshot, decision, planes, closed, groups }
     }
 
     /// Begins what may be begun, in order; the others get their reason.

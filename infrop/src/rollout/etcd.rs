@@ -66,8 +66,7 @@ async fn ask(api: &Api<Pod>, pod: &str) -> Result<BTreeMap<String, bool>, Error>
     // It fails if one of them is not well, and says which all the same.
     let health = execute(api, pod, &["endpoint", "health", "--cluster", "--write-out=json"]).await;
     let health = match health {
-        Ok(text) => text,
-        Err(Error::Etcd(text)) => text,
+        Ok(text) | Err(Error::Etcd(text)) => text,
         Err(error) => return Err(error),
     };
     parse(&members, &health).ok_or_else(|| Error::Etcd(format!("etcdctl in {pod} answered something else")))

@@ -123,7 +123,7 @@ impl Rollout<'_> {
             announced: BTreeSet::new(),
             report: Report::default(),
         };
-        let outcome = run.to_the_end().await?;
+        let outcome = run.until_the_end().await?;
         // Nobody has to fence what is done.
         let announced = run.announced.clone();
         claims.lock().await.forget(&announced).await?;
@@ -132,7 +132,7 @@ impl Rollout<'_> {
 }
 
 impl<'a> Run<'a> {
-    async fn to_the_end(&mut self) -> Result<Outcome, Error> {
+    async fn until_the_end(&mut self) -> Result<Outcome, Error> {
         let api = Api::<Node>::all(self.rollout.access.client.clone());
         let config = watcher::Config::default().timeout(WATCH_SECONDS);
         let mut nodes = watcher(api, config).default_backoff().boxed_local();

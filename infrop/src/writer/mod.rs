@@ -175,7 +175,8 @@ impl Holding {
                 Err(source) if self.renewed.elapsed() + RENEWAL > DURATION => {
                     return Error::Record { place: self.record.place(), source };
                 }
-                Err(error) => tracing::warn!(place = self.record.place(), "cannot renew: {error:#}"),
+                // Expected while the only control plane is upgraded.
+                Err(error) => tracing::info!(place = self.record.place(), "cannot renew: {error:#}"),
             }
         }
     }

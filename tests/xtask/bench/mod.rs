@@ -114,7 +114,9 @@ pub(crate) async fn run(bench: Bench, steps: &Steps) -> anyhow::Result<bool> {
         Output::Json => println!("{}", serde_json::to_string_pretty(&figures)?),
         Output::Text => {
             println!("commit {}, {} cores", commit().await?, thread::available_parallelism()?);
-            figures.iter().for_each(|figure| println!("{figure}"));
+            for figure in &figures {
+                println!("{figure}");
+            }
             println!("{}", verdict(missed));
         }
     }

@@ -397,7 +397,7 @@ fn hosts_that_are_switched_off_are_switched_on() {
 }
 
 fn foreseen(snapshot: &Snapshot) -> Vec<String> {
-    let (steps, end) = foresee(snapshot);
+    let (steps, end, _) = foresee(snapshot);
     assert!(end.actions.is_empty() && end.waiting.is_empty() && end.blocked.is_empty(), "{end:?}");
     steps.iter().filter(|action| !action.is_wait()).map(ToString::to_string).collect()
 }
@@ -443,7 +443,7 @@ fn all_steps_are_foreseen() {
 fn what_stays_blocked_is_foreseen_too() {
     let mut lacking = snapshot(1, 2, &[]);
     lacking.groups[1].spares = Spares::Listed(vec![name("rack-a")]);
-    let (steps, end) = foresee(&lacking);
+    let (steps, end, _) = foresee(&lacking);
     assert!(steps.contains(&Action::Join(name("rack-a"), Role::Worker)));
     assert!(end.blocked.contains_key("pool w"), "{end:?}");
 }

@@ -1,0 +1,135 @@
+//! Calls without pause, and what became of them.
+
+use std::{
+    fs::File,
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, ensure};
+use nix::sched::{CloneFlags, setns};
+
+/// Longer than any call that did not get lost.
+const CALL_LIMIT: Duration = Duration::from_secs(3);
+
+/// What became of calls.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    calls: AtomicU64,
+    failures: Mutex<Vec<String>>,
+}
+
+impl Tally {
+    pub(crate) fn take(&self, started: Instant, result: Result<(), String>) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        if let Err(why) = result {
+            let failure = format!("at {:.1} s: {why}", started.elapsed().as_secs_f64());
+            self.failures.lock().unwrap_or_else(PoisonError::into_inner).push(failure);
+        }
+    }
+
+    /// How many calls there were; an error if one failed.
+    pub(crate) fn check(&self, what: &str) -> anyhow::Result<u64> {
+        let calls = self.calls.load(Ordering::Relaxed);
+        let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        ensure!(failures.is_empty(), "{} of {calls} calls to {what} failed: {failures:#?}", failures.len());
+        Ok(calls)
+    }
+}
+
+/// Calls of a web server in a network namespace, each by a connection of its own, at the addresses in turn.
+#[derive(Debug)]
+pub(crate) struct WebProbe {
+    pub(crate) tally: Arc<Tally>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl WebProbe {
+    pub(crate) fn start(namespace: PathBuf, addresses: Vec<SocketAddr>) -> Self {
+        let (tally, stop) = (Arc::new(Tally::default()), Arc::new(AtomicBool::new(false)));
+        let (counts, ends) = (Arc::clone(&tally), Arc::clone(&stop));
+        let thread = std::thread::spawn(move || {
+            let started = Instant::now();
+            // A namespace is the thread's.
+            let entered = File::open(&namespace).map_err(anyhow::Error::from);
+            let entered = entered.and_then(|file| Ok(setns(file, CloneFlags::CLONE_NEWNET)?));
+            if let Err(error) = entered {
+                return counts.take(started, Err(format!("cannot enter the lab's network: {error:#}")));
+            }
+            for address in addresses.iter().cycle() {
+                if ends.load(Ordering::Relaxed) {
+                    break;
+                }
+                let result = call(*address).map_err(|error| format!("{address}: {error:#}"));
+                counts.take(started, result);
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        Self { tally, stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for WebProbe {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn call(address: SocketAddr) -> anyhow::Result<()> {
+    let mut stream = TcpStream::connect_timeout(&address, CALL_LIMIT).context("connect")?;
+    stream.set_read_timeout(Some(CALL_LIMIT))?;
+    stream.write_all(b"GET /health HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n").context("ask")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).context("hear")?;
+    ensure!(answer.starts_with("HTTP/1.1 200"), "it answered {answer:?}");
+    Ok(())
+}
+
+/// Calls of the API through its endpoint, ten times a second; ends when dropped.
+pub(crate) struct ApiProbe {
+    pub(crate) tally: Arc<Tally>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl ApiProbe {
+    pub(crate) fn start(client: kube::Client) -> Self {
+        let tally = Arc::new(Tally::default());
+        let counts = Arc::clone(&tally);
+        let task = tokio::spawn(async move {
+            let started = Instant::now();
+            let mut ticks = tokio::time::interval(Duration::from_millis(100));
+            loop {
+                ticks.tick().await;
+                let (client, counts) = (client.clone(), Arc::clone(&counts));
+                // One that hangs does not keep the next from being made.
+                tokio::spawn(async move {
+                    let call = tokio::time::timeout(CALL_LIMIT, client.apiserver_version()).await;
+                    let result = match call {
+                        Ok(Ok(_)) => Ok(()),
+                        Ok(Err(error)) => Err(format!("{:#}", anyhow::Error::from(error))),
+                        Err(_) => Err("no answer".to_owned()),
+                    };
+                    counts.take(started, result);
+                });
+            }
+        });
+        Self { tally, task }
+    }
+}
+
+impl Drop for ApiProbe {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
