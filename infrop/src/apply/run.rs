@@ -197,7 +197,7 @@ impl<'a> Run<'a> {
         let (infrastructure, targets) = (&self.context.infrastructure, Targets::new(&self.snapshot));
         let identity = writer.identity().to_owned();
         let rollout = Rollout {
-            access,
+            clients: &access.clients,
             identity: &identity,
             policy: rollout::policy(infrastructure),
             drain: rollout::drain(infrastructure),

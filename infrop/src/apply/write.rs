@@ -49,6 +49,18 @@ impl<'a> Writer<'a> {
         Ok(writer)
     }
 
+    /// Becomes the writer by a cluster's Lease.
+    pub async fn of_cluster(
+        client: &kube::Client,
+        take_over: bool,
+        progress: &'a dyn Progress,
+    ) -> anyhow::Result<Self> {
+        let mut writer =
+            Self { identity: identity()?, take_over, progress, held: Vec::new(), in_cluster: true };
+        writer.take(Box::new(LeaseRecord::new(client.clone()))).await?;
+        Ok(writer)
+    }
+
     /// Becomes the writer in the cluster, too, as soon as there is one.
     pub(super) async fn enter_cluster(&mut self, access: &Access) -> Result<(), Error> {
         if !self.in_cluster {
@@ -96,7 +108,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Who we are in the records.
-    pub(super) fn identity(&self) -> &str {
+    pub fn identity(&self) -> &str {
         &self.identity
     }
 

@@ -116,10 +116,8 @@ pub(super) async fn execute(
     let End { outcome, report, snapshot } = apply::run(context, &options, &progress, stop).await?;
     progress.end();
     let seconds = started.elapsed().as_secs_f64();
-    for (name, node) in report.iter().flat_map(|report| &report.nodes) {
-        let took =
-            node.duration().map_or("not through".to_owned(), |took| format!("{:.0} s", took.as_secs_f64()));
-        say(format_args!("{name}: {took} ({node})"))?;
+    if let Some(report) = report.filter(|report| !report.nodes.is_empty()) {
+        say(format_args!("{report}\n"))?;
     }
     Ok(match outcome {
         Outcome::Done { changes: 0 } => {

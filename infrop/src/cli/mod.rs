@@ -15,6 +15,7 @@ mod output;
 mod pause;
 mod plan;
 mod progress;
+mod rollout;
 mod schema;
 mod status;
 #[cfg(test)]
@@ -87,6 +88,8 @@ enum Command {
     Pause(pause::PauseArguments),
     /// Let paused nodes be changed again.
     Resume(pause::ResumeArguments),
+    /// Take nodes of any cluster to other versions, without a document.
+    Rollout(rollout::RolloutArguments),
     /// Print the administrator's kubeconfig of the cluster.
     Kubeconfig(kubeconfig::KubeconfigArguments),
     /// Give all computes of a document back.
@@ -136,7 +139,8 @@ pub fn run() -> ExitCode {
         }
         Err(error) => {
             eprintln!("infrop: {error:#}");
-            let held = matches!(error.downcast_ref(), Some(writer::Error::Held { .. }));
+            let held = matches!(error.downcast_ref(), Some(writer::Error::Held { .. }))
+                || matches!(error.downcast_ref(), Some(crate::rollout::Error::Lost));
             ExitCode::from(if held { NOT_THE_WRITER } else { FAILED })
         }
     }
@@ -165,7 +169,7 @@ fn start(cli: Cli) -> anyhow::Result<u8> {
     let result = runtime.block_on(async {
         let (ask_to_stop, stop) = tokio::sync::watch::channel(false);
         let stops_by_itself = match &command {
-            Command::Apply(_) => true,
+            Command::Apply(_) | Command::Rollout(_) => true,
             Command::Node(command) => command.stops_by_itself(),
             _ => false,
         };
@@ -177,6 +181,7 @@ fn start(cli: Cli) -> anyhow::Result<u8> {
                 Command::Node(command) => node::run(command, &shared, stop).await,
                 Command::Pause(arguments) => pause::pause(arguments, &shared).await,
                 Command::Resume(arguments) => pause::resume(arguments, &shared).await,
+                Command::Rollout(arguments) => rollout::run(arguments, stop).await,
                 Command::Kubeconfig(arguments) => kubeconfig::run(arguments, &shared).await,
                 Command::Destroy(arguments) => destroy::run(arguments, &shared).await,
                 Command::Bundle(command) => bundle::run(command, &shared).await.map(|()| DONE),

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     apply::{self, Cluster, Context, Host, Snapshot, Writer},
     bootstrap,
-    cluster::{self, Access, Cordon, DrainRules, NodeView},
+    cluster::{self, Clients, Cordon, DrainRules, NodeView},
     provider::{Ownership, Power},
 };
 
@@ -95,7 +95,7 @@ async fn reboot(
     let access = access.as_ref().filter(|_| is_node);
     let client = access.map(|access| &access.client);
     let mut ours = false;
-    if let Some(Access { client, direct, .. }) = access {
+    if let Some(Clients { client, direct }) = access.map(|access| &access.clients) {
         ours = cluster::cordon(client, name, MARK).await? == Cordon::Marked(MARK.to_owned());
         // Pods of a host that is dead cannot end: their end is waited for after it is back.
         if host.seen().is_some() {

@@ -131,7 +131,7 @@ async fn drains(
     access: Option<&Access>,
 ) -> BTreeMap<NodeName, String> {
     let mut drains = BTreeMap::new();
-    let Some(Access { direct, .. }) = access else { return drains };
+    let Some(direct) = access.map(|access| &access.direct) else { return drains };
     for name in nodes {
         if snapshot.cluster.node(name).is_none() {
             continue;

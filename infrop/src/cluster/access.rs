@@ -52,17 +52,64 @@ impl DirectClient {
     }
 }
 
+/// Ways to speak to the API.
+#[derive(Clone)]
+pub struct Clients {
+    /// For most things.
+    pub client: kube::Client,
+    /// For drains.
+    pub direct: DirectClient,
+}
+
+impl std::fmt::Debug for Clients {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Clients").finish_non_exhaustive()
+    }
+}
+
+impl Clients {
+    /// With a kubeconfig of the user's; the usual one if none is named.
+    pub async fn of_user(kubeconfig: Option<&std::path::Path>) -> Result<Self, Error> {
+        let unusable = |error: &dyn std::fmt::Display| Error::Kubeconfig(error.to_string());
+        let kubeconfig = match kubeconfig {
+            Some(path) => Kubeconfig::read_from(path),
+            None => Kubeconfig::read(),
+        };
+        let kubeconfig = kubeconfig.map_err(|error| unusable(&error))?;
+        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+            .await
+            .map_err(|error| unusable(&error))?;
+        Self::new(config)
+    }
+
+    fn new(mut config: kube::Config) -> Result<Self, Error> {
+        // Only the first call of the process installs it; all are equal.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        config.connect_timeout = Some(CONNECT_TIMEOUT);
+        config.read_timeout = Some(READ_TIMEOUT);
+        let direct = DirectClient::new(config.clone())?;
+        let client = kube::Client::try_from(config).map_err(|error| Error::Kubeconfig(error.to_string()))?;
+        Ok(Self { client, direct })
+    }
+}
+
 /// An administrator of the cluster.
 #[derive(Clone)]
 pub struct Access {
-    /// Speaks to the API.
-    pub client: kube::Client,
-    /// The same, for drains.
-    pub direct: DirectClient,
+    /// Speak to the API.
+    pub clients: Clients,
     /// For kubectl, with the way from this computer. Secret.
     pub kubeconfig: secrecy::SecretString,
     /// Of the cluster's CA, as kubeadm wants it.
     pub ca_hash: String,
+}
+
+impl std::ops::Deref for Access {
+    type Target = Clients;
+
+    fn deref(&self) -> &Clients {
+        &self.clients
+    }
 }
 
 impl std::fmt::Debug for Access {
@@ -74,8 +121,6 @@ impl std::fmt::Debug for Access {
 impl Access {
     /// With `admin.conf` of a control plane.
     pub async fn new(admin_conf: &str, route: &Route) -> Result<Self, Error> {
-        // Only the first call of the process installs it; all are equal.
-        let _ = rustls::crypto::ring::default_provider().install_default();
         let unusable = |error: &dyn std::fmt::Display| Error::Kubeconfig(error.to_string());
         let mut kubeconfig = Kubeconfig::from_yaml(admin_conf).map_err(|error| unusable(&error))?;
         for cluster in kubeconfig.clusters.iter_mut().filter_map(|named| named.cluster.as_mut()) {
@@ -85,16 +130,12 @@ impl Access {
             cluster.tls_server_name = Some(SERVER_NAME.to_owned());
         }
         let text = serde_yaml::to_string(&kubeconfig).map_err(|error| unusable(&error))?;
-        let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
             .await
             .map_err(|error| unusable(&error))?;
-        config.connect_timeout = Some(CONNECT_TIMEOUT);
-        config.read_timeout = Some(READ_TIMEOUT);
         let ca = config.root_cert.as_ref().and_then(|certificates| certificates.first());
         let ca_hash = hash(ca.ok_or_else(|| Error::Kubeconfig("it has no CA".to_owned()))?)?;
-        let direct = DirectClient::new(config.clone())?;
-        let client = kube::Client::try_from(config).map_err(|error| unusable(&error))?;
-        Ok(Self { client, direct, kubeconfig: text.into(), ca_hash })
+        Ok(Self { clients: Clients::new(config)?, kubeconfig: text.into(), ca_hash })
     }
 }
 

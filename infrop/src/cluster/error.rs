@@ -11,8 +11,8 @@ pub enum Error {
         /// Why it failed.
         source: Box<kube::Error>,
     },
-    /// The administrator's kubeconfig cannot be used.
-    #[error("the cluster's admin.conf cannot be used: {0}")]
+    /// The kubeconfig cannot be used.
+    #[error("the kubeconfig of the cluster cannot be used: {0}")]
     Kubeconfig(String),
     /// A manifest is not what it should be.
     #[error("{file}: {why}")]

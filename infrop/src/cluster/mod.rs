@@ -10,7 +10,7 @@ mod removal;
 mod token;
 
 pub use self::{
-    access::{Access, DirectClient, Route},
+    access::{Access, Clients, DirectClient, Route},
     cordon::{Cordon, cordon, uncordon},
     drain::{
         AtDeadline, Blocker, DrainRules, Drained, Error as DrainError, Fate, PodName, Preview, drain, preview,

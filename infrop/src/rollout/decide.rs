@@ -152,8 +152,8 @@ impl<'a> Gate<'a> {
             let tally = groups.entry(group(member)).or_default();
             tally.all += 1;
             tally.through += usize::from(assessment.stage == Stage::Done);
-            // One that a permit is being written for is as good as away.
-            if assessment.away || snapshot.busy.contains(&Action::Permit(name.clone())) {
+            // One that a permit is being written for, or will be when etcd is saved, is as good as away.
+            if assessment.away || (assessment.stage == Stage::Pending && snapshot.is_busy(name)) {
                 tally.away.insert(name.clone());
             }
             if member.node.control_plane && assessment.stage != Stage::Done {
@@ -186,9 +186,7 @@ impl<'a> Gate<'a> {
             let name = &member.node.name;
             match self.obstacle(member) {
                 Ok(action) => {
-                    if let Action::Permit(_) = action {
-                        self.groups.entry(group(member)).or_default().away.insert(name.clone());
-                    }
+                    self.groups.entry(group(member)).or_default().away.insert(name.clone());
                     if !self.snapshot.busy.contains(&action) && !self.decision.actions.contains(&action) {
                         self.decision.actions.push(action);
                     }
@@ -237,13 +235,14 @@ impl<'a> Gate<'a> {
     fn control_plane(&self, member: &Member) -> Result<Action, (Reason, String)> {
         let name = &member.node.name;
         if let Some(other) = self.others_away(member).next() {
-            let message = format!("control planes go one after the other, and {other} is away");
+            let message =
+                format!("control planes go one after the other, and {other} is away or about to be");
             return Err((Reason::CapacityUsed, message));
         }
         let risk = match &self.snapshot.etcd.etcd {
             Etcd::Unknown => return Ok(Action::LookAtEtcd),
             Etcd::Silent(why) => Some(format!("etcd cannot be asked: {why}")),
-            Etcd::Voters(voters) => risk(voters, name),
+            Etcd::Voters(voters) => risk(voters),
         };
         if let Some(risk) = risk {
             let again = self.snapshot.now >= self.look_again();
@@ -299,16 +298,18 @@ impl<'a> Gate<'a> {
     }
 }
 
-/// Why etcd cannot do without a control plane.
-fn risk(voters: &BTreeMap<String, bool>, name: &NodeName) -> Option<String> {
+/// Why etcd cannot do without one of its voters, whichever.
+fn risk(voters: &BTreeMap<String, bool>) -> Option<String> {
     // The only voter takes the API with it; there is no other way, and `plan` says so.
     if voters.len() <= 1 {
         return None;
     }
-    let well = voters.iter().filter(|(voter, well)| **well && voter.as_str() != name.as_str()).count();
-    let majority = voters.len() / 2 + 1;
-    (well < majority).then(|| {
-        format!("without it {well} of {} voters of etcd are well, and {majority} are needed", voters.len())
+    let (well, majority) = (voters.values().filter(|well| **well).count(), voters.len() / 2 + 1);
+    (well <= majority).then(|| {
+        format!(
+            "{well} of {} voters of etcd are well, and {majority} have to be left when it goes",
+            voters.len()
+        )
     })
 }
 

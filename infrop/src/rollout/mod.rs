@@ -19,7 +19,7 @@ mod report;
 mod run;
 pub mod snapshot;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 pub mod window;
 
 pub use self::{

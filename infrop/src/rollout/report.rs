@@ -111,6 +111,22 @@ impl NodeReport {
     }
 }
 
+/// A line per node, in the order in which they were begun.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut nodes: Vec<(&NodeName, &NodeReport)> = self.nodes.iter().collect();
+        nodes.sort_by_key(|(_, node)| node.began);
+        let lines: Vec<String> = nodes
+            .iter()
+            .map(|(name, node)| {
+                let took = node.duration().map(|took| format!("{:.0} s", took.as_secs_f64()));
+                format!("{name}: {} ({node})", took.unwrap_or_else(|| "not through".to_owned()))
+            })
+            .collect();
+        f.write_str(&lines.join("\n"))
+    }
+}
+
 impl fmt::Display for NodeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut phases: Vec<(&str, f64)> = Vec::new();

@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     apply::{Event, Progress, Stage as EventStage, Stop},
-    cluster::{Access, NodeView},
+    cluster::{Clients, NodeView},
 };
 
 /// How often something that fails is tried.
@@ -51,7 +51,7 @@ pub type Targets<'a> = dyn Fn(&NodeView) -> (String, Result<Plan, String>) + 'a;
 /// What a rollout works with.
 pub struct Rollout<'a> {
     /// The cluster.
-    pub access: &'a Access,
+    pub clients: &'a Clients,
     /// Who we are, as in the writer's Lease.
     pub identity: &'a str,
     /// What it may do.
@@ -107,10 +107,11 @@ struct Run<'a> {
 impl Rollout<'_> {
     /// Takes every node as far as it can go.
     pub async fn run(&self) -> Result<(Outcome, Report), Error> {
-        let client = &self.access.client;
+        let client = &self.clients.client;
         let (claims, stale) = Claims::take_over(client.clone(), self.identity).await?;
         let claims = Mutex::new(claims);
-        let means = Means { client, direct: &self.access.direct, claims: &claims, drain: self.drain.clone() };
+        let means =
+            Means { client, direct: &self.clients.direct, claims: &claims, drain: self.drain.clone() };
         let snapshot = Snapshot {
             claims: stale,
             ..Snapshot::new(self.policy.clone(), BTreeMap::new(), Timestamp::now())
@@ -133,7 +134,7 @@ impl Rollout<'_> {
 
 impl<'a> Run<'a> {
     async fn until_the_end(&mut self) -> Result<Outcome, Error> {
-        let api = Api::<Node>::all(self.rollout.access.client.clone());
+        let api = Api::<Node>::all(self.rollout.clients.client.clone());
         let config = watcher::Config::default().timeout(WATCH_SECONDS);
         let mut nodes = watcher(api, config).default_backoff().boxed_local();
         let mut running = Running::new();
