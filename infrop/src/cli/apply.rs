@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use common::metadata::NodeName;
+use common::{KubernetesVersion, metadata::NodeName};
 
 use super::{
     BLOCKED, DONE, INTERRUPTED, Shared, TIMED_OUT,
@@ -81,7 +81,41 @@ pub(super) async fn run(arguments: ApplyArguments, shared: &Shared, stop: Stop) 
         Agreed::Nothing
     };
     let removals = Removals { limit: max_delete, agreed, ..Removals::default() };
+    for version in ahead(&context, run.parallel).await? {
+        let context = document.context_at(version, shared).await?;
+        let code = execute(&context, &document, &run, removals.clone(), stop.clone()).await?;
+        if code != DONE {
+            return Ok(code);
+        }
+    }
     execute(&context, &document, &run, removals, stop).await
+}
+
+/// The Kubernetes versions that the cluster still has to go through before the document's.
+async fn ahead(context: &Context, parallel: u16) -> anyhow::Result<Vec<KubernetesVersion>> {
+    let steps = &context.infrastructure.rollout.kubernetes_steps;
+    if steps.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (snapshot, _) = apply::observe(context, parallel.into()).await?;
+    let Cluster::There(view) = &snapshot.cluster else { return Ok(Vec::new()) };
+    let oldest = view.nodes.values().filter_map(|node| node.kubelet.parse().ok()).min();
+    Ok(oldest
+        .map(|oldest| between(&oldest, steps, &context.infrastructure.software.kubernetes))
+        .unwrap_or_default())
+}
+
+/// The steps above one version and below another, in their order.
+fn between(
+    from: &KubernetesVersion,
+    steps: &[KubernetesVersion],
+    to: &KubernetesVersion,
+) -> Vec<KubernetesVersion> {
+    let mut steps: Vec<KubernetesVersion> =
+        steps.iter().filter(|step| *step > from && *step < to).cloned().collect();
+    steps.sort();
+    steps.dedup();
+    steps
 }
 
 /// Asks whether the hosts that would go may.
@@ -184,6 +218,28 @@ fn node(snapshot: &Snapshot, name: &NodeName) -> (String, String) {
         Some(node) => {
             let state = if node.ready.is_ok() { "Ready" } else { "not Ready" };
             (state.to_owned(), node.kubelet.clone())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_goes_through_the_steps_that_are_still_ahead() {
+        let version = |text: &str| text.parse::<KubernetesVersion>().unwrap();
+        let steps = ["1.38.2", "1.37.1"].map(version);
+        for (from, to, expected) in [
+            ("1.36.4", "1.39.0", &["1.37.1", "1.38.2"][..]),
+            ("1.37.1", "1.39.0", &["1.38.2"]),
+            ("1.37.0", "1.38.0", &["1.37.1"]),
+            ("1.38.2", "1.39.0", &[]),
+            ("1.36.4", "1.37.1", &[]),
+        ] {
+            let found: Vec<String> =
+                between(&version(from), &steps, &version(to)).iter().map(ToString::to_string).collect();
+            assert_eq!(found, expected, "{from} to {to}");
         }
     }
 }

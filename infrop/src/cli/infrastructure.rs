@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use common::KubernetesVersion;
 use images::{
     kubernetes::{self, Bundle, Request, Wish},
     node, site,
@@ -72,7 +73,21 @@ impl DocumentArguments {
     /// Everything a run works with; what has to be built first is built. A document that is wrong is the error
     /// [`desired::Problems`].
     pub(super) async fn context(&self, shared: &Shared) -> anyhow::Result<Context> {
-        let infrastructure = desired::read(&self.file)?;
+        self.context_of(desired::read(&self.file)?, shared).await
+    }
+
+    /// The same with another Kubernetes version, on the way to the document's.
+    pub(super) async fn context_at(
+        &self,
+        version: KubernetesVersion,
+        shared: &Shared,
+    ) -> anyhow::Result<Context> {
+        let mut infrastructure = desired::read(&self.file)?;
+        infrastructure.software.kubernetes = version;
+        self.context_of(infrastructure, shared).await
+    }
+
+    async fn context_of(&self, infrastructure: Infrastructure, shared: &Shared) -> anyhow::Result<Context> {
         let connections = Arc::new(Connections::new()?);
         let mut providers: BTreeMap<_, Box<dyn Provider>> = BTreeMap::new();
         for (name, wanted) in &infrastructure.providers {
