@@ -156,7 +156,8 @@ impl Task<'_> {
         let delivery = self.context.delivery(&self.snapshot, host)?;
         let delivery = delivery.context("nobody knows yet what it is to have")?;
         self.context.provider(&self.snapshot.group(host)?.provider)?.supply().await?;
-        agent::deliver(&*self.remote(host).await?, &delivery).await?;
+        let joined = host.seen().is_some_and(|report| report.kubeadm == KubeadmState::Done);
+        agent::deliver(&*self.remote(host).await?, &delivery, joined).await?;
         self.look(name).await
     }
 

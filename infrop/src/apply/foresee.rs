@@ -75,6 +75,7 @@ fn assume(world: &mut Snapshot, action: &Action) {
             let known = world.cluster.node(name).cloned();
             let mut node = known.unwrap_or_else(|| NodeView {
                 name: name.clone(),
+                uid: String::new(),
                 resource_version: String::new(),
                 ready: Ok(()),
                 since: None,

@@ -68,12 +68,12 @@ pub(super) fn is_due(infrastructure: &Infrastructure, snapshot: &Snapshot) -> bo
 }
 
 /// The nodes that are not as they should be and will not be by themselves, and why.
-pub(super) fn blocked(infrastructure: &Infrastructure, snapshot: &Snapshot) -> BTreeMap<NodeName, String> {
+pub fn blocked(infrastructure: &Infrastructure, snapshot: &Snapshot) -> BTreeMap<NodeName, String> {
     let decision = plan(infrastructure, snapshot).map(|snapshot| decide(&snapshot));
     let nodes = decision.into_iter().flat_map(|decision| decision.nodes);
     nodes
         .filter(|(_, node)| node.stage != Stage::Done && node.reason != Reason::TargetUnknown)
-        .map(|(name, node)| (name, format!("{}: {}", node.reason, node.message)))
+        .map(|(name, node)| (name, node.to_string()))
         .collect()
 }
 

@@ -214,8 +214,7 @@ impl<'a> Run<'a> {
             RolloutOutcome::Ended(_) => None,
             RolloutOutcome::TimedOut(decision) => {
                 let unfinished = decision.nodes.iter().filter(|(_, node)| node.stage != NodeStage::Done);
-                let unfinished =
-                    unfinished.map(|(name, node)| format!("{name} ({}: {})", node.reason, node.message));
+                let unfinished = unfinished.map(|(name, node)| format!("{name} ({node})"));
                 Some(Outcome::TimedOut { unfinished: unfinished.collect() })
             }
             RolloutOutcome::Stopped => Some(Outcome::Stopped),

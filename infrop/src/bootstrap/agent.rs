@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use common::{metadata::Metadata, plan::Plan};
+use common::{
+    metadata::{ImageArchive, Metadata},
+    plan::Plan,
+};
 use semver::Version;
 use sha2::{Digest, Sha256};
 
@@ -22,6 +25,9 @@ const CONTENTS_BEFORE: &str = "/etc/node-agent/configuration.d/infrop-before.yam
 
 /// A file of some kilobytes.
 const READ_LIMIT: Duration = Duration::from_secs(30);
+
+/// A few hundred MiB from a slow disk.
+const IMPORT_LIMIT: Duration = Duration::from_mins(10);
 
 /// dpkg and a start of the service, on a slow host; a service that has to end a step first takes longer.
 const INSTALL_LIMIT: Duration = Duration::from_mins(10);
@@ -55,12 +61,15 @@ pub struct Delivery {
     pub digest: String,
     /// The plan of its metadata.
     pub plan: Plan,
+    /// The container images it is to have.
+    images: Vec<ImageArchive>,
 }
 
 impl Delivery {
     /// Of a package, settings (YAML) and metadata.
     pub fn new(package: AgentPackage, settings: String, metadata: &Metadata) -> anyhow::Result<Self> {
         let plan = metadata.plan()?;
+        let images = metadata.configuration.images.clone().unwrap_or_default();
         let metadata = serde_yaml::to_string(metadata)?;
         let mut hash = Sha256::new();
         // The package by its own hash, so that no part can pass for the end of another.
@@ -68,7 +77,7 @@ impl Delivery {
         hash.update(Sha256::digest(settings.as_bytes()));
         hash.update(Sha256::digest(metadata.as_bytes()));
         let digest = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Self { package, metadata, settings, digest, plan })
+        Ok(Self { package, metadata, settings, digest, plan, images })
     }
 }
 
@@ -88,9 +97,27 @@ async fn keep_contents(remote: &Remote, metadata: &str) -> Result<(), Error> {
     }
 }
 
-/// Puts all of it on a host and starts the agent. The mark comes last, so that half a delivery is none.
-pub async fn deliver(remote: &Remote, delivery: &Delivery) -> Result<(), Error> {
-    let Delivery { package, metadata, settings, digest, plan: _ } = delivery;
+/// A script that imports the images that are not there, if they are the ones that were meant.
+fn import(images: &[ImageArchive]) -> String {
+    let quoted = |text: &str| format!("'{}'", text.replace('\'', "'\\''"));
+    let mut script = "present=$(ctr --namespace k8s.io images list --quiet)\n\
+        image() {\n\
+            if ! printf '%s\\n' \"$present\" | grep --quiet --line-regexp --fixed-strings \"$1\"; then\n\
+                echo \"$3  $2\" | sha256sum --check --quiet\n\
+                ctr --namespace k8s.io images import \"$2\"\n\
+            fi\n\
+        }\n"
+    .to_owned();
+    for ImageArchive { name, file, sha256 } in images {
+        let (name, file) = (quoted(name.as_str()), quoted(&file.display().to_string()));
+        script += &format!("image {name} {file} {}\n", sha256.as_str());
+    }
+    script
+}
+
+/// Puts all of it on a host and starts the agent. A host that has joined gets container images, too, ahead of its rollout. The mark comes last, so that half a delivery is none.
+pub async fn deliver(remote: &Remote, delivery: &Delivery, joined: bool) -> Result<(), Error> {
+    let Delivery { package, metadata, settings, digest, plan: _, images } = delivery;
     keep_contents(remote, metadata).await?;
     remote.write("/etc/node-agent/config.yaml", 0o644, settings.as_bytes()).await?;
     // 600: metadata may one day name what is nobody's business.
@@ -101,5 +128,29 @@ pub async fn deliver(remote: &Remote, delivery: &Delivery) -> Result<(), Error> 
          systemctl is-enabled --quiet node-agent\nsystemctl start node-agent"
     );
     remote.run("install node-agent", INSTALL_LIMIT, &install).await?;
+    if joined {
+        // kubeadm has kube-proxy replaced on all nodes at once when the last control plane is through, and the new one
+        // has to be there by then.
+        remote.run("import container images", IMPORT_LIMIT, &import(images)).await?;
+    }
     remote.write(DELIVERED, 0o644, digest.as_bytes()).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_are_imported_by_name_file_and_hash() {
+        let image = ImageArchive {
+            name: "registry.k8s.io/pause:3.10.2".parse().unwrap(),
+            file: "/opt/it's/pause.tar".into(),
+            sha256: "0".repeat(64).parse().unwrap(),
+        };
+        let script = import(&[image]);
+        let call =
+            format!("image 'registry.k8s.io/pause:3.10.2' '/opt/it'\\''s/pause.tar' {}", "0".repeat(64));
+        assert_eq!(script.lines().last(), Some(call.as_str()));
+        assert!(!import(&[]).contains("\nimage '"));
+    }
 }

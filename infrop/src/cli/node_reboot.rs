@@ -229,6 +229,7 @@ mod tests {
     fn a_control_plane_is_not_restarted_if_etcd_could_not_decide_meanwhile() {
         let node = |number: usize, control_plane: bool, ready: bool| NodeView {
             name: format!("cp-{number}").parse().unwrap(),
+            uid: String::new(),
             resource_version: String::new(),
             ready: if ready { Ok(()) } else { Err("away".into()) },
             since: None,

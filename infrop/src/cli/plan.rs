@@ -96,7 +96,7 @@ fn roll_out(context: &Context, world: &Snapshot) -> (Vec<RolloutAction>, BTreeMa
     // What nobody knows the versions of is named with the other steps.
     let is_stuck = |node: &Assessment| node.stage != Stage::Done && node.reason != Reason::TargetUnknown;
     let stuck = end.nodes.into_iter().filter(|(_, node)| is_stuck(node));
-    (steps, stuck.map(|(name, node)| (name, format!("{}: {}", node.reason, node.message))).collect())
+    (steps, stuck.map(|(name, node)| (name, node.to_string())).collect())
 }
 
 fn rollout_rows(

@@ -150,7 +150,7 @@ pub(super) async fn run(arguments: RolloutArguments, stop: Stop) -> anyhow::Resu
         return Ok(DONE);
     }
     for (name, node) in left {
-        eprintln!("infrop: {name}: {}: {}", node.reason, node.message);
+        eprintln!("infrop: {name}: {node}");
     }
     Ok(code)
 }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use common::metadata::NodeName;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use kube::{
     Api, ResourceExt,
     api::{ListParams, Patch, PatchParams},
@@ -23,6 +23,8 @@ const READY_INTERVAL: Duration = Duration::from_millis(500);
 pub struct NodeView {
     /// Its name.
     pub name: NodeName,
+    /// Tells it from another of the same name.
+    pub uid: String,
     /// The version of the object, which a write of it must find.
     pub resource_version: String,
     /// Whether the kubelet says that it can run pods, and why not.
@@ -60,6 +62,7 @@ impl NodeView {
         let info = status.and_then(|status| status.node_info.as_ref());
         Some(Self {
             name: node.name_any().parse().ok()?,
+            uid: node.uid().unwrap_or_default(),
             resource_version: node.resource_version().unwrap_or_default(),
             ready,
             since: condition.and_then(|condition| Some(condition.last_transition_time.as_ref()?.0)),
@@ -70,6 +73,19 @@ impl NodeView {
             labels: node.labels().clone(),
             annotations: node.annotations().clone(),
         })
+    }
+}
+
+impl NodeView {
+    /// The object, for those that speak of it.
+    pub fn reference(&self) -> ObjectReference {
+        ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Node".to_owned()),
+            name: Some(self.name.to_string()),
+            uid: Some(self.uid.clone()),
+            ..ObjectReference::default()
+        }
     }
 }
 

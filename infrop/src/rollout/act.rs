@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
     Api, ResourceExt,
     api::{ListParams, Patch, PatchParams},
+    runtime::events::{Event, EventType, Recorder},
 };
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
@@ -64,9 +65,37 @@ pub(super) struct Means<'a> {
     pub(super) direct: &'a DirectClient,
     pub(super) claims: &'a Mutex<Claims>,
     pub(super) drain: Drain,
+    pub(super) recorder: Recorder,
 }
 
 impl Means<'_> {
+    /// Tells of an action as an Event of its Node, beside the work: who reads them can wait, and one that is lost is no
+    /// matter.
+    pub(super) fn tell(&self, action: &Action, member: &Member, found: &Found) {
+        let (kind, reason, note) = match (action, found) {
+            (_, Found::Held(why)) => (EventType::Warning, "RolloutHeld", why.clone()),
+            (Action::Permit(_), _) => (EventType::Normal, "RolloutBegun", action.to_string()),
+            (Action::Step(Verb::Drain, _), _) => (EventType::Normal, "RolloutDrained", action.to_string()),
+            (Action::Step(Verb::Plan, _), _) => (EventType::Normal, "RolloutPlanned", action.to_string()),
+            (Action::Step(Verb::Withdraw, _), _) => (EventType::Normal, "RolloutEnded", action.to_string()),
+            _ => return,
+        };
+        let event = Event {
+            type_: kind,
+            reason: reason.to_owned(),
+            // The API server takes no longer one.
+            note: Some(note.chars().take(1000).collect()),
+            action: "Rollout".to_owned(),
+            secondary: None,
+        };
+        let (recorder, node) = (self.recorder.clone(), member.node.reference());
+        tokio::spawn(async move {
+            if let Err(error) = recorder.publish(&event, &node).await {
+                tracing::debug!("an Event of a Node is lost: {error}");
+            }
+        });
+    }
+
     /// Does it. `member` is the node as the decision saw it.
     pub(super) async fn run(
         &self,

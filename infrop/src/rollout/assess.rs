@@ -31,6 +31,14 @@ pub struct Assessment {
     pub away: bool,
 }
 
+/// The reason, and its sentence if it has one.
+impl std::fmt::Display for Assessment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { reason, message, .. } = self;
+        if message.is_empty() { write!(f, "{reason}") } else { write!(f, "{reason}: {message}") }
+    }
+}
+
 /// What comes next for a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {

@@ -11,7 +11,11 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api,
-    runtime::{WatchStreamExt as _, watcher},
+    runtime::{
+        WatchStreamExt as _,
+        events::{Recorder, Reporter},
+        watcher,
+    },
 };
 use tokio::sync::Mutex;
 
@@ -110,8 +114,14 @@ impl Rollout<'_> {
         let client = &self.clients.client;
         let (claims, stale) = Claims::take_over(client.clone(), self.identity).await?;
         let claims = Mutex::new(claims);
-        let means =
-            Means { client, direct: &self.clients.direct, claims: &claims, drain: self.drain.clone() };
+        let recorder = Recorder::new(client.clone(), Reporter::from("infrop"));
+        let means = Means {
+            client,
+            direct: &self.clients.direct,
+            claims: &claims,
+            drain: self.drain.clone(),
+            recorder,
+        };
         let snapshot = Snapshot {
             claims: stale,
             ..Snapshot::new(self.policy.clone(), BTreeMap::new(), Timestamp::now())
@@ -183,9 +193,8 @@ impl<'a> Run<'a> {
         let waiting = decision.nodes.iter().filter(|(_, node)| {
             !matches!(node.stage, Stage::Done | Stage::Do(_)) && !node.message.is_empty()
         });
-        let reasons: BTreeMap<NodeName, String> = waiting
-            .map(|(name, node)| (name.clone(), format!("{}: {}", node.reason, node.message)))
-            .collect();
+        let reasons: BTreeMap<NodeName, String> =
+            waiting.map(|(name, node)| (name.clone(), node.to_string())).collect();
         self.rollout.progress.waiting(&reasons);
     }
 
@@ -253,6 +262,9 @@ impl<'a> Run<'a> {
                     result => break result,
                 }
             };
+            if let (Ok(found), Some(member)) = (&result, &member) {
+                means.tell(&action, member, found);
+            }
             if let Ok(Found::Checked(Err(why))) = &result {
                 note(why.clone());
                 tokio::time::sleep(LOOK_AGAIN).await;

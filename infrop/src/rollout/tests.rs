@@ -25,6 +25,7 @@ use crate::{cluster::NodeView, desired::Amount};
 pub(crate) fn node(name: &str, control_plane: bool) -> NodeView {
     NodeView {
         name: name.parse().unwrap(),
+        uid: String::new(),
         resource_version: "1".into(),
         ready: Ok(()),
         since: None,

@@ -19,6 +19,9 @@ use nix::sched::{CloneFlags, setns};
 /// Longer than any call that did not get lost.
 const CALL_LIMIT: Duration = Duration::from_secs(3);
 
+/// Until every node leads to a new service.
+const WARM_UP: Duration = Duration::from_mins(1);
+
 /// What became of calls.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
@@ -63,6 +66,11 @@ impl WebProbe {
             let entered = entered.and_then(|file| Ok(setns(file, CloneFlags::CLONE_NEWNET)?));
             if let Err(error) = entered {
                 return counts.take(started, Err(format!("cannot enter the lab's network: {error:#}")));
+            }
+            // Every node has to know of the service first.
+            let known = |address: &&SocketAddr| call(**address).is_ok();
+            while !addresses.iter().all(|address| known(&address)) && started.elapsed() < WARM_UP {
+                std::thread::sleep(Duration::from_millis(100));
             }
             for address in addresses.iter().cycle() {
                 if ends.load(Ordering::Relaxed) {

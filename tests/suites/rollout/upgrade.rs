@@ -14,7 +14,8 @@ use kube::{
 };
 use serde_json::json;
 use tests::{
-    infrastructure::{Infrastructure, lab_document},
+    infrastructure::{Ended, Infrastructure, lab_document},
+    infrop_path,
     kills::Random,
 };
 
@@ -61,8 +62,10 @@ pub(crate) async fn under_load() -> anyhow::Result<()> {
             with_kills(infrastructure, &lab).await?;
             eprintln!("to the next version, with {KILLS} kills: {:.1} s", started.elapsed().as_secs_f64());
 
-            let calls = (web.tally.check("the workload")?, api.tally.check("the API")?);
-            eprintln!("{} calls to the workload and {} to the API, none failed", calls.0, calls.1);
+            let (web_calls, api_calls) = (web.tally.check("the workload"), api.tally.check("the API"));
+            eprintln!("calls to the workload: {web_calls:?}; to the API: {api_calls:?}");
+            web_calls?;
+            api_calls?;
             let moments = history.check(2, FOREIGN, "v1.37.1")?;
             eprintln!("{moments} states of Nodes, none against a rule");
             drop((history, api, web));
@@ -124,12 +127,28 @@ async fn versions(client: &kube::Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A budget that can never be met is named, and the node is given back as it was.
+/// A budget that can never be met is named, before and after, and the node is given back as it was.
 async fn held(infrastructure: &Infrastructure, client: &kube::Client) -> anyhow::Result<()> {
     workload::hold(client).await?;
+    let name = workload::node(client).await?;
     infrastructure.edit("kubernetes: 1.37.1", "kubernetes: 1.37.1, versions: { reboot: once }")?;
     let plan = infrastructure.run(&["plan"]).await?;
     ensure!(plan.stdout.contains("default/web"), "the plan does not name what would hold it: {plan:?}");
-    infrastructure.edit("versions: { reboot: once }", "versions: {}")?;
+
+    let directory = tempfile::tempdir()?;
+    let kubeconfig = directory.path().join("kubeconfig");
+    std::fs::write(&kubeconfig, infrastructure.kubeconfig().await?)?;
+    let output = tokio::process::Command::new(infrop_path()?)
+        .args(["rollout", "--set", "reboot=once", "--node", &name, "--drain-timeout", "10", "--kubeconfig"])
+        .arg(&kubeconfig)
+        .kill_on_drop(true)
+        .output()
+        .await?;
+    let ended = Ended::of(&output);
+    let named = ended.stderr.contains("DrainBlocked") && ended.stderr.contains("default/web");
+    ensure!(ended.code == 3 && named, "{ended:?}");
+    let node = Api::<Node>::all(client.clone()).get(&name).await?;
+    let cordoned = node.spec.and_then(|spec| spec.unschedulable).unwrap_or(false);
+    ensure!(!cordoned, "{name} is still cordoned");
     Ok(())
 }

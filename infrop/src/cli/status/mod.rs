@@ -71,7 +71,10 @@ async fn look(context: &Context) -> anyhow::Result<Report> {
     let (mut snapshot, access) = apply::observe(context, 32).await?;
     // What would be removed is shown as that, whatever a run would be allowed.
     snapshot.removals = Removals { limit: usize::MAX, agreed: Agreed::All, ..Removals::default() };
-    let decision = apply::decide(&snapshot);
+    let mut decision = apply::decide(&snapshot);
+    for (name, why) in apply::rollout_reasons(&context.infrastructure, &snapshot) {
+        decision.waiting.entry(name).or_insert(why);
+    }
     let first = apply::sorted(&snapshot)
         .into_iter()
         .filter_map(|name| snapshot.hosts.get(name))

@@ -49,6 +49,7 @@ fn said(kubeadm: KubeadmState) -> HostReport {
 fn node(text: &str, ready: Result<(), String>, notes: &[(&str, &str)]) -> NodeView {
     NodeView {
         name: name(text),
+        uid: String::new(),
         resource_version: String::new(),
         ready,
         since: Some("2026-02-02T00:00:00Z".parse().unwrap()),

@@ -97,6 +97,7 @@ fn host(name_text: &str, group: usize, control_plane: bool, at: At) -> Host {
 fn node(text: &str, control_plane: bool, ready: bool) -> NodeView {
     NodeView {
         name: name(text),
+        uid: String::new(),
         resource_version: String::new(),
         ready: if ready { Ok(()) } else { Err("no network".into()) },
         cordoned: false,
