@@ -160,7 +160,7 @@ impl<'a> Run<'a> {
                 for action in decision.actions.iter().filter(|_| !stopped) {
                     running.push(self.start(action.clone()));
                 }
-                if running.is_empty() && stopped {
+                if stopped && self.snapshot.busy.iter().all(only_waits) {
                     return Ok(Outcome::Stopped);
                 }
                 if running.is_empty() && !decision.is_moving() {
@@ -335,6 +335,11 @@ impl<'a> Run<'a> {
 fn event(action: &Action) -> impl Fn(EventStage) -> Event + use<> {
     let (host, what) = (action.node().cloned(), action.to_string());
     move |stage| Event { host: host.clone(), what: what.clone(), stage }
+}
+
+/// Whether nothing is half done if it is left at any moment.
+fn only_waits(action: &Action) -> bool {
+    matches!(action, Action::LookAtEtcd | Action::Step(Verb::Drain | Verb::Check, _))
 }
 
 /// Whether people need not see it unless it fails.
