@@ -19,6 +19,10 @@ use crate::apply::natural;
 /// Between looks at an etcd that is not well.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(3);
 
+/// What was seen of etcd is good for a permit so long: a decision follows a look at once, unless something else came
+/// between (another control plane that was away, a window that closed, data being saved), and that may take hours.
+const LOOK_GOOD_FOR: SignedDuration = SignedDuration::from_secs(10);
+
 /// On a control plane: before which Kubernetes version etcd's data was last saved there.
 pub const SAVED: &str = "infrop.caos.ch/etcd-saved-before";
 
@@ -248,6 +252,9 @@ impl<'a> Gate<'a> {
         if let Some(risk) = risk {
             let again = self.snapshot.now >= self.look_again();
             return if again { Ok(Action::LookAtEtcd) } else { Err((Reason::EtcdAtRisk, risk)) };
+        }
+        if self.snapshot.now.duration_since(self.snapshot.etcd.at) > LOOK_GOOD_FOR {
+            return Ok(Action::LookAtEtcd);
         }
         let version = member.target.as_ref().ok().and_then(kubernetes);
         let changes = version.filter(|version| member.node.kubelet != version.tag());

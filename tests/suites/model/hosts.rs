@@ -63,6 +63,11 @@ pub(super) fn apply(world: &mut World, mut state: State, one: Move) -> Outcome {
             state.hosts.at_mut(id).foreign = true;
             state.write(id, |node| node.cordon = Cordon::Foreign);
         }
+        Move::PersonUncordons(id) => {
+            state.left.uncordons -= 1;
+            state.hosts.at_mut(id).foreign = false;
+            state.write(id, |node| node.cordon = Cordon::None);
+        }
         Move::PersonWithdraws(id) => {
             state.left.withdrawals -= 1;
             state.hosts.at_mut(id).given = false;

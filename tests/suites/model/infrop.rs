@@ -48,7 +48,7 @@ impl Decider {
 
     /// What a process begins next.
     pub(crate) fn decide(&mut self, facts: &Facts, process: &Process) -> anyhow::Result<Decided> {
-        let mut key = Process { stage: Stage::Running, announced: 0, ..*process };
+        let mut key = Process { stage: Stage::Running, announced: 0, events: 0, ..*process };
         for id in Id::ALL {
             let seen = key.nodes.at_mut(id);
             (seen.fresh, seen.valid) = (false, false);
@@ -255,10 +255,10 @@ fn why_no_end(facts: &Facts, state: &State, decision: &Decision) -> Option<Strin
     for id in Id::ALL {
         let node = state.nodes.at(id);
         let assessment = decision.nodes.get(facts.names.at(id))?;
+        // A node that is away without infrop's doing is a reason that others wait.
+        root |= node.cordon == Cordon::Foreign || !node.up;
         match (assessment.stage, assessment.reason) {
             (assess::Stage::Done, _) => {
-                // A person's cordon is a reason that others wait.
-                root |= node.cordon == Cordon::Foreign || !node.up;
                 if node.current != facts.whole(id) || node.permit || node.cordon == Cordon::Rollout {
                     return Some(format!("{id:?} counts as done and is not"));
                 }

@@ -7,13 +7,20 @@ use crate::{
     world::{Outcome, World},
 };
 
+/// How many watch events a process gets after it lost the Lease: enough to see how another works on a node, and few
+/// enough for the states of two processes to be counted.
+const EVENTS: u8 = 1;
+
 /// Decides and begins what was decided, until there is nothing more to begin; ends if nothing goes on.
 fn decide(world: &mut World, mut state: State, who: Who) -> Outcome {
     loop {
         let decided = world.decider.decide(&world.facts, state.process(who))?;
+        // Who does not hold the Lease cannot announce what it begins, ever.
+        let permits = state.lease.holder == who || world.guard == Some(Guard::Announced);
         let process = state.process_mut(who);
         for (id, busy) in &decided.starts {
             if *busy == Busy::Permit
+                && permits
                 && let Err(broken) = invariants::on_permit(&world.facts, process, *id)
             {
                 return Ok(Err(broken));
@@ -82,6 +89,11 @@ pub(super) fn starts(world: &World, mut state: State, who: Who) -> State {
     let others = Who::ALL.into_iter().any(|other| state.process(other).stage == Stage::Running);
     state.left.seconds -= u8::from(others);
     state.lease.holder = who;
+    for other in Who::ALL {
+        if state.process(other).stage == Stage::Running {
+            state.process_mut(other).events = EVENTS;
+        }
+    }
     let claims = if world.guard == Some(Guard::Fenced) { 0 } else { state.lease.nodes };
     *state.process_mut(who) = Process { stage: Stage::Taken, claims, ..Process::default() };
     state
@@ -108,6 +120,8 @@ fn learn(state: &mut State, who: Who, id: Id) {
 }
 
 pub(super) fn sees(world: &mut World, mut state: State, who: Who, id: Id) -> Outcome {
+    let process = state.process_mut(who);
+    process.events = process.events.saturating_sub(1);
     learn(&mut state, who, id);
     decide(world, state, who)
 }

@@ -22,6 +22,7 @@ const NONE: Nuisances = Nuisances {
     deaths: 0,
     silences: 0,
     cordons: 0,
+    uncordons: 0,
     withdrawals: 0,
     pauses: 0,
 };
@@ -36,7 +37,7 @@ const CRASHES: Scenario = Scenario {
 };
 
 const TWO: Scenario =
-    Scenario { name: "two_infrops", nuisances: Nuisances { seconds: 1, crashes: 1, ..NONE }, ..QUIET };
+    Scenario { name: "two_infrops", nuisances: Nuisances { seconds: 1, ..NONE }, ..QUIET };
 
 const PERSON: Scenario = Scenario {
     name: "a_person",
@@ -74,14 +75,14 @@ const BROKEN: Scenario = Scenario {
 const RESTART: Scenario = Scenario {
     name: "restarts",
     shape: Shape::Restart,
-    nuisances: Nuisances { gone: 1, agent_crashes: 1, crashes: 1, seconds: 1, ..NONE },
+    nuisances: Nuisances { gone: 1, agent_crashes: 1, crashes: 1, ..NONE },
     ..QUIET
 };
 
 const PLANES: Scenario = Scenario {
     name: "three_control_planes",
     shape: Shape::Planes,
-    nuisances: Nuisances { deaths: 1, crashes: 1, failures: 1, ..NONE },
+    nuisances: Nuisances { deaths: 1, crashes: 1, cordons: 1, uncordons: 1, ..NONE },
     ..QUIET
 };
 

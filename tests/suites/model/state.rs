@@ -240,6 +240,8 @@ pub(crate) struct Process {
     pub(crate) looking: bool,
     /// Whether it has waited as long as it may.
     pub(crate) impatient: bool,
+    /// How many watch events it still gets after another process took over, before it notices that.
+    pub(crate) events: u8,
 }
 
 /// The Lease in which permits are announced.
@@ -269,6 +271,7 @@ pub(crate) struct Nuisances {
     pub(crate) silences: u8,
     /// Persons.
     pub(crate) cordons: u8,
+    pub(crate) uncordons: u8,
     pub(crate) withdrawals: u8,
     pub(crate) pauses: u8,
 }
@@ -334,6 +337,8 @@ pub(crate) enum Move {
     SeesOlder(Who, Id),
     Starts(Who),
     Crashes(Who),
+    /// Another process took over, and it notices.
+    Notices(Who),
     /// What it saw of etcd is old; it has waited long enough.
     TimePasses(Who),
     Impatient(Who),
@@ -358,6 +363,7 @@ pub(crate) enum Move {
     Reports(Id),
     /// A person.
     PersonCordons(Id),
+    PersonUncordons(Id),
     PersonWithdraws(Id),
     PersonPauses(Id),
 }

@@ -83,7 +83,11 @@ impl World {
             if process.stage == Stage::Taken {
                 moves.push(Move::Lists(who));
             }
-            if process.stage == Stage::Running {
+            let holds = state.lease.holder == who;
+            if process.stage == Stage::Running && !holds {
+                moves.push(Move::Notices(who));
+            }
+            if process.stage == Stage::Running && (holds || process.events > 0) {
                 moves.extend(
                     Id::ALL
                         .into_iter()
@@ -203,6 +207,7 @@ impl World {
         add(left.deaths, up && self.facts.is_plane(id), Move::Dies(id));
         add(left.silences, up && !host.silent && host.book.active, Move::Silent(id));
         add(left.cordons, node.cordon == Cordon::None, Move::PersonCordons(id));
+        add(left.uncordons, host.foreign, Move::PersonUncordons(id));
         add(left.withdrawals, node.permit, Move::PersonWithdraws(id));
         add(left.pauses, !node.paused, Move::PersonPauses(id));
     }
@@ -222,6 +227,7 @@ impl World {
                 state.left.crashes -= 1;
                 Ok(Ok(process::ends(state, who)))
             }
+            Move::Notices(who) => Ok(Ok(process::ends(*state, who))),
             Move::TimePasses(who) => process::time_passes(self, *state, who),
             Move::Impatient(who) => process::impatient(self, *state, who),
             Move::Held(who, id) => process::held(self, *state, who, id),
