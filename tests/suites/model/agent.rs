@@ -50,8 +50,10 @@ pub(crate) enum Pass {
     Accepts,
     /// It is about to do the step that its journal has open.
     Begins,
-    /// It found the plan reached, or gave it up; what it says of that comes next.
-    Ends,
+    /// It found the plan reached.
+    Finishes,
+    /// It gave the plan up; what it says of that comes next.
+    GivesUp,
 }
 
 /// Decides, and remembers what it decided.
@@ -126,11 +128,11 @@ impl Agents {
             }
             Decision::Finish { .. } => {
                 journal.finish(facts.now);
-                Pass::Ends
+                Pass::Finishes
             }
             Decision::GiveUp(failed) => {
                 journal.give_up(failed, facts.now);
-                Pass::Ends
+                Pass::GivesUp
             }
         };
         Ok((pass, close(facts, id, &journal)))

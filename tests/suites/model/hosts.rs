@@ -77,6 +77,10 @@ pub(super) fn apply(world: &mut World, mut state: State, one: Move) -> Outcome {
             state.left.pauses -= 1;
             state.write(id, |node| node.paused = true);
         }
+        Move::PersonResumes(id) => {
+            state.left.resumes -= 1;
+            state.write(id, |node| node.paused = false);
+        }
         _ => anyhow::bail!("{one} is infrop's"),
     }
     Ok(Ok(state))
@@ -109,6 +113,15 @@ fn pass(world: &mut World, mut state: State, id: Id, saved: bool) -> Outcome {
         return Ok(Ok(state));
     }
     let said = if let Pass::Rests(said) = pass { said } else { Said::Anything };
+    let is_end = pass == Pass::Finishes;
+    if is_end && !silent {
+        // What it has is said first; then it looks whether that works.
+        let told = state;
+        publish(world, &mut state, id, &host.book, said);
+        if state != told {
+            return Ok(Ok(state));
+        }
+    }
     let host = state.hosts.at_mut(id);
     if saved {
         host.book = new;
@@ -117,15 +130,21 @@ fn pass(world: &mut World, mut state: State, id: Id, saved: bool) -> Outcome {
     if !silent && reads && world.has_memory() {
         state.hosts.at_mut(id).heard = read;
     }
-    if !silent && pass != Pass::Ends {
-        let current = world.facts.current(id, state.hosts.at(id));
-        let Book { ready, observed, .. } = new;
-        state.publish(id, |node| {
-            (node.ready, node.observed, node.said) = (ready, observed, said);
-            (node.current, node.agent_boot) = (current, boot);
-        });
+    if !silent && !is_end && pass != Pass::GivesUp {
+        publish(world, &mut state, id, &new, said);
     }
     Ok(Ok(state))
+}
+
+/// Says on the Node what a journal and the host are.
+fn publish(world: &World, state: &mut State, id: Id, book: &Book, said: Said) {
+    let host = state.hosts.at(id);
+    let (current, boot) = (world.facts.current(id, host), host.boot);
+    let Book { ready, observed, .. } = *book;
+    state.publish(id, |node| {
+        (node.ready, node.observed, node.said) = (ready, observed, said);
+        (node.current, node.agent_boot) = (current, boot);
+    });
 }
 
 /// A step does what it is for; `after` is what becomes of the journal.

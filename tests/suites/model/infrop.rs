@@ -1,6 +1,9 @@
 //! infrop's decisions: the real function, on real snapshots made of small states.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    rc::Rc,
+};
 
 use anyhow::Context as _;
 use common::metadata::NodeName;
@@ -37,7 +40,7 @@ pub(crate) struct Decided {
 pub(crate) struct Decider {
     guard: Option<Guard>,
     members: HashMap<(Id, Node), Member, FastHash>,
-    decided: HashMap<Process, Decided, FastHash>,
+    decided: HashMap<Process, Rc<Decided>, FastHash>,
     ends: HashMap<crate::state::Three<Node>, (bool, Option<String>), FastHash>,
 }
 
@@ -47,7 +50,7 @@ impl Decider {
     }
 
     /// What a process begins next.
-    pub(crate) fn decide(&mut self, facts: &Facts, process: &Process) -> anyhow::Result<Decided> {
+    pub(crate) fn decide(&mut self, facts: &Facts, process: &Process) -> anyhow::Result<Rc<Decided>> {
         let mut key = Process { stage: Stage::Running, announced: 0, events: 0, ..*process };
         for id in Id::ALL {
             let seen = key.nodes.at_mut(id);
@@ -56,7 +59,7 @@ impl Decider {
         if let Some(decided) = self.decided.get(&key) {
             return Ok(decided.clone());
         }
-        let decided = self.decide_anew(facts, &key)?;
+        let decided = Rc::new(self.decide_anew(facts, &key)?);
         self.decided.insert(key, decided.clone());
         Ok(decided)
     }

@@ -25,10 +25,18 @@ const NONE: Nuisances = Nuisances {
     uncordons: 0,
     withdrawals: 0,
     pauses: 0,
+    resumes: 0,
 };
 
-const QUIET: Scenario =
-    Scenario { name: "nothing", shape: Shape::Mixed, nuisances: NONE, broken: 0, cordoned: 0, by_hand: 0 };
+const QUIET: Scenario = Scenario {
+    name: "nothing",
+    shape: Shape::Mixed,
+    nuisances: NONE,
+    broken: 0,
+    cordoned: 0,
+    paused: 0,
+    by_hand: 0,
+};
 
 const CRASHES: Scenario = Scenario {
     name: "crashes_and_failures",
@@ -36,8 +44,7 @@ const CRASHES: Scenario = Scenario {
     ..QUIET
 };
 
-const TWO: Scenario =
-    Scenario { name: "two_infrops", nuisances: Nuisances { seconds: 1, ..NONE }, ..QUIET };
+const TWO: Scenario = Scenario { name: "two_infrops", nuisances: Nuisances { seconds: 1, ..NONE }, ..QUIET };
 
 const PERSON: Scenario = Scenario {
     name: "a_person",
@@ -79,36 +86,54 @@ const RESTART: Scenario = Scenario {
     ..QUIET
 };
 
+const PAUSED: Scenario = Scenario {
+    name: "a_pause_that_ends",
+    nuisances: Nuisances { resumes: 1, crashes: 1, ..NONE },
+    paused: 0b010,
+    ..QUIET
+};
+
+/// Two processes that would begin different nodes: one saw the first node paused.
+const RESUMED: Scenario = Scenario {
+    name: "a_pause_that_ends_and_two_infrops",
+    shape: Shape::Restart,
+    nuisances: Nuisances { seconds: 1, resumes: 1, ..NONE },
+    paused: 0b010,
+    ..QUIET
+};
+
 const PLANES: Scenario = Scenario {
     name: "three_control_planes",
     shape: Shape::Planes,
-    nuisances: Nuisances { deaths: 1, crashes: 1, cordons: 1, uncordons: 1, ..NONE },
+    nuisances: Nuisances { deaths: 1, cordons: 1, uncordons: 1, ..NONE },
     ..QUIET
 };
 
 const PLANES_TWO: Scenario = Scenario {
     name: "three_control_planes_and_two_infrops",
     shape: Shape::Planes,
-    nuisances: Nuisances { seconds: 1, cordons: 1, ..NONE },
+    nuisances: Nuisances { seconds: 1, ..NONE },
     ..QUIET
 };
 
 /// All that hold.
-pub(crate) const ALL: &[Scenario] =
-    &[QUIET, CRASHES, TWO, PERSON, CORDONED, BY_HAND, SILENCE, BROKEN, RESTART, PLANES, PLANES_TWO];
+pub(crate) const ALL: &[Scenario] = &[
+    QUIET, CRASHES, TWO, PERSON, CORDONED, BY_HAND, SILENCE, BROKEN, RESTART, PAUSED, RESUMED, PLANES,
+    PLANES_TWO,
+];
 
 /// Where the loss of each guard shows, and as what.
 const GUARDS: &[(Guard, Scenario, &str)] = &[
     (Guard::Capacity, QUIET, "I1"),
-    (Guard::OwnPermits, QUIET, "I1"),
+    (Guard::OwnPermits, PERSON, "I1"),
     (Guard::PlanesOneByOne, PLANES, "I2"),
     (Guard::EtcdWell, PLANES, "I3"),
     (Guard::EtcdAnew, PLANES, "I3"),
     (Guard::PlanesFirst, QUIET, "I6"),
-    (Guard::Announced, TWO, "I1"),
-    (Guard::Fenced, TWO, "I1"),
+    (Guard::Announced, RESUMED, "I1"),
+    (Guard::Fenced, RESUMED, "I1"),
     (Guard::Precondition, PERSON, "I5"),
-    (Guard::OlderEvents, QUIET, "I1"),
+    (Guard::OlderEvents, PAUSED, "I1"),
     (Guard::CordonMark, CORDONED, "I5"),
     (Guard::KubeletBack, RESTART, "I1"),
     (Guard::AgentsWord, QUIET, "I1"),

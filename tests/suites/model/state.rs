@@ -1,6 +1,9 @@
 //! A cluster, its hosts and the processes that work on it, as small as the handshake allows.
 
-use std::fmt;
+use std::{
+    fmt,
+    hash::{Hash, Hasher},
+};
 
 /// One of the three nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -79,7 +82,7 @@ pub(crate) enum Said {
 }
 
 /// A Node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Node {
     pub(crate) permit: bool,
     /// Whether its plan is the target; there never is another one.
@@ -101,6 +104,28 @@ pub(crate) struct Node {
 impl Node {
     pub(crate) fn is_away(&self) -> bool {
         self.permit || !self.up || self.cordon != Cordon::None
+    }
+}
+
+/// In one word: a state has nine of them, and most of the time goes into hashes.
+impl Hash for Node {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Self { permit, plan, cordon, paused, ready, observed, said, .. } = *self;
+        let Self { current, agent_boot, up, kubelet, kubelet_boot, .. } = *self;
+        state.write_u64(
+            u64::from(permit)
+                | u64::from(plan) << 1
+                | u64::from(paused) << 2
+                | u64::from(ready) << 3
+                | u64::from(observed) << 4
+                | u64::from(up) << 5
+                | u64::from(kubelet) << 6
+                | (cordon as u64) << 8
+                | (said as u64) << 16
+                | u64::from(current) << 24
+                | u64::from(agent_boot) << 32
+                | u64::from(kubelet_boot) << 40,
+        );
     }
 }
 
@@ -274,6 +299,7 @@ pub(crate) struct Nuisances {
     pub(crate) uncordons: u8,
     pub(crate) withdrawals: u8,
     pub(crate) pauses: u8,
+    pub(crate) resumes: u8,
 }
 
 /// Everything.
@@ -366,6 +392,7 @@ pub(crate) enum Move {
     PersonUncordons(Id),
     PersonWithdraws(Id),
     PersonPauses(Id),
+    PersonResumes(Id),
 }
 
 impl fmt::Display for Move {

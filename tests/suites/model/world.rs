@@ -20,6 +20,8 @@ pub(crate) struct Scenario {
     pub(crate) broken: u8,
     /// Nodes that a person cordoned before.
     pub(crate) cordoned: u8,
+    /// Nodes that a person paused before.
+    pub(crate) paused: u8,
     /// Nodes that a person gave permit and plan before.
     pub(crate) by_hand: u8,
 }
@@ -51,6 +53,7 @@ impl World {
                 state.nodes.at_mut(id).cordon = Cordon::Foreign;
                 state.hosts.at_mut(id).foreign = true;
             }
+            state.nodes.at_mut(id).paused = self.scenario.paused & id.bit() != 0;
             if self.scenario.by_hand & id.bit() != 0 {
                 let node = state.nodes.at_mut(id);
                 (node.permit, node.plan) = (true, true);
@@ -202,7 +205,9 @@ impl World {
         add(left.agent_crashes, up && steps, Move::EndsBefore(id));
         add(left.agent_crashes, up && matches!(host.book.open, Open::Change(_)), Move::EndsAfter(id));
         add(left.agent_crashes, up && !steps && Word::of(node).is_permit(), Move::EndsUnsaved(id));
-        add(left.failures, up && steps, Move::StepFails(id));
+        // Looking whether everything works may fail, too.
+        let checks = host.book.active && self.facts.is_reached(id, host);
+        add(left.failures, up && (steps || checks), Move::StepFails(id));
         add(left.gone, host.life == Life::Down, Move::NeverBack(id));
         add(left.deaths, up && self.facts.is_plane(id), Move::Dies(id));
         add(left.silences, up && !host.silent && host.book.active, Move::Silent(id));
@@ -210,6 +215,7 @@ impl World {
         add(left.uncordons, host.foreign, Move::PersonUncordons(id));
         add(left.withdrawals, node.permit, Move::PersonWithdraws(id));
         add(left.pauses, !node.paused, Move::PersonPauses(id));
+        add(left.resumes, node.paused, Move::PersonResumes(id));
     }
 
     /// What comes of a move.
