@@ -128,7 +128,11 @@ pub(super) fn sees(world: &mut World, mut state: State, who: Who, id: Id) -> Out
 
 pub(super) fn sees_older(world: &mut World, mut state: State, who: Who, id: Id) -> Outcome {
     let seen = state.process_mut(who).nodes.at_mut(id);
-    seen.node = Node { permit: false, ..seen.node };
+    let cordon = if seen.node.cordon == Cordon::Foreign { Cordon::Foreign } else { Cordon::None };
+    let Node { paused, up, kubelet, kubelet_boot, agent_boot, .. } = seen.node;
+    // As it was before its permit, by its agent's word as well.
+    seen.node =
+        Node { ready: true, cordon, paused, up, kubelet, kubelet_boot, agent_boot, ..Node::default() };
     seen.fresh = false;
     decide(world, state, who)
 }

@@ -176,7 +176,7 @@ impl World {
                     moves.push(Move::Held(who, id));
                 }
                 // The watch comes to the event before its own permit only now.
-                if self.guard == Some(Guard::OlderEvents) && seen.node.permit && seen.busy == Busy::Idle {
+                if self.guard == Some(Guard::OlderEvents) && seen.node.permit {
                     moves.push(Move::SeesOlder(who, id));
                 }
             }
