@@ -2,7 +2,7 @@
 
 use crate::{
     agent::{Agents, Pass, Situation},
-    invariants,
+    invariants::{self, Broken},
     mutations::Guard,
     state::{Book, Cordon, Host, Id, Life, Move, Open, Said, State, Word},
     world::{Outcome, World},
@@ -17,12 +17,14 @@ pub(super) fn apply(world: &mut World, mut state: State, one: Move) -> Outcome {
             return pass(world, state, id, false);
         }
         Move::StepEnds(id) => {
-            return step(world, state, id, |_, facts, id, book| Agents::succeed(facts, id, book));
+            return Ok(step(world, state, id, |_, facts, id, book| Agents::succeed(facts, id, book)));
         }
         Move::EndsAfter(id) => {
             state.left.agent_crashes -= 1;
             let boot = state.hosts.at(id).boot;
-            return step(world, state, id, |agents, facts, id, book| agents.restart(facts, id, book, boot));
+            return Ok(step(world, state, id, |agents, facts, id, book| {
+                agents.restart(facts, id, book, boot)
+            }));
         }
         Move::EndsBefore(id) => {
             state.left.agent_crashes -= 1;
@@ -91,7 +93,7 @@ pub(super) fn apply(world: &mut World, mut state: State, one: Move) -> Outcome {
 fn pass(world: &mut World, mut state: State, id: Id, saved: bool) -> Outcome {
     let host = *state.hosts.at(id);
     if host.silent && host.book.open != Open::None {
-        return step(world, state, id, |_, facts, id, book| Agents::succeed(facts, id, book));
+        return Ok(step(world, state, id, |_, facts, id, book| Agents::succeed(facts, id, book)));
     }
     let read = Word::of(state.nodes.at(id));
     let raised = Id::ALL.iter().any(|one| world.facts.runs_new_api_server(*one, state.hosts.at(*one)));
@@ -153,16 +155,16 @@ fn step(
     mut state: State,
     id: Id,
     after: impl FnOnce(&Agents, &crate::facts::Facts, Id, &Book) -> Book,
-) -> Outcome {
+) -> Result<State, Broken> {
     let host = state.hosts.at_mut(id);
     match host.book.open {
         Open::None => {}
         Open::Reboot => {
             host.life = Life::Down;
-            return Ok(Ok(state));
+            return Ok(state);
         }
         Open::Change(bit) => host.changed |= bit,
     }
     host.book = after(&world.agents, &world.facts, id, &host.book);
-    Ok(invariants::on_change(&world.facts, &state.hosts, id).map(|()| state))
+    invariants::on_change(&world.facts, &state.hosts, id).map(|()| state)
 }

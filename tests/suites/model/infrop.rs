@@ -269,9 +269,9 @@ fn why_no_end(facts: &Facts, state: &State, decision: &Decision) -> Option<Strin
             (assess::Stage::Failed, Reason::AgentFailed) if node.permit => {
                 return Some(format!("{id:?} is quarantined and has a permit"));
             }
-            (assess::Stage::Stuck | assess::Stage::Failed, _) => root = true,
+            (assess::Stage::Stuck | assess::Stage::Failed, _)
+            | (assess::Stage::Pending, Reason::EtcdAtRisk | Reason::TooManyFailed) => root = true,
             (assess::Stage::Pending, Reason::CapacityUsed | Reason::ControlPlanesFirst) => waits = Some(id),
-            (assess::Stage::Pending, Reason::EtcdAtRisk | Reason::TooManyFailed) => root = true,
             (stage, reason) => return Some(format!("{id:?} is {stage:?} ({reason})")),
         }
     }

@@ -83,6 +83,7 @@ pub(crate) enum Said {
 
 /// A Node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "facts that change one by one")]
 pub(crate) struct Node {
     pub(crate) permit: bool,
     /// Whether its plan is the target; there never is another one.
@@ -152,6 +153,7 @@ pub(crate) enum Open {
 
 /// An agent's journal. The only plan there is is the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "facts that change one by one")]
 pub(crate) struct Book {
     pub(crate) active: bool,
     pub(crate) attempt: u8,
@@ -218,6 +220,7 @@ pub(crate) enum Busy {
 
 /// A node as a process of infrop sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "facts that change one by one")]
 pub(crate) struct Seen {
     pub(crate) node: Node,
     /// Whether nobody wrote the Node since.
@@ -318,6 +321,14 @@ impl State {
         match who {
             Who::First => &self.first,
             Who::Second => &self.second,
+        }
+    }
+
+    /// The process beside one.
+    pub(crate) fn other(&self, who: Who) -> &Process {
+        match who {
+            Who::First => &self.second,
+            Who::Second => &self.first,
         }
     }
 

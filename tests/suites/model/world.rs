@@ -7,7 +7,7 @@ use crate::{
     invariants::{self, Broken},
     mutations::Guard,
     process,
-    state::{Busy, Cordon, Etcd, Id, Life, Move, Nuisances, Open, Process, Stage, State, Who, Word},
+    state::{Busy, Cordon, Etcd, Id, Life, Move, Nuisances, Open, Stage, State, Who, Word},
 };
 
 /// A start, and what may go wrong from there.
@@ -149,14 +149,13 @@ impl World {
         let mut moves = Vec::with_capacity(16);
         let left = &state.left;
         for who in Who::ALL {
-            let (process, other) = (state.process(who), self.other(state, who));
+            let (process, other) = (state.process(who), state.other(who));
             match process.stage {
                 Stage::Absent if left.seconds > 0 && other.stage == Stage::Running => {
                     moves.push(Move::Starts(who));
                 }
-                Stage::Absent => {}
                 Stage::Taken | Stage::Running if left.crashes > 0 => moves.push(Move::Crashes(who)),
-                Stage::Taken | Stage::Running => {}
+                Stage::Absent | Stage::Taken | Stage::Running => {}
                 Stage::Late => moves.extend(
                     Id::ALL
                         .into_iter()
@@ -185,13 +184,6 @@ impl World {
             self.trouble(state, id, &mut moves);
         }
         moves
-    }
-
-    fn other<'a>(&self, state: &'a State, who: Who) -> &'a Process {
-        match who {
-            Who::First => &state.second,
-            Who::Second => &state.first,
-        }
     }
 
     fn trouble(&self, state: &State, id: Id, moves: &mut Vec<Move>) {
