@@ -13,6 +13,8 @@ use crate::bundles;
 /// How dear a case is: see docs/development/testing.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tier {
+    /// Decisions alone, without anything of the machine.
+    T1,
     /// A conversation with a scripted server, by these programs of the machine.
     T2(&'static [&'static str]),
     /// A real kube-apiserver and etcd.
@@ -25,6 +27,7 @@ impl Tier {
     /// Why cases of this tier cannot run here, if they cannot.
     fn obstacle(self) -> Option<String> {
         match self {
+            Self::T1 => None,
             Self::T2(programs) => missing(programs),
             Self::T3 => bundles::obstacle(),
             Self::T4 => {
@@ -35,6 +38,7 @@ impl Tier {
 
     fn name(self) -> &'static str {
         match self {
+            Self::T1 => "T1",
             Self::T2(_) => "T2",
             Self::T3 => "T3",
             Self::T4 => "T4",

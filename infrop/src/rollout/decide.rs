@@ -19,6 +19,10 @@ use crate::apply::natural;
 /// Between looks at an etcd that is not well.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(3);
 
+/// What was seen of etcd is good for a permit so long: a decision follows a look at once, unless something else came
+/// between (another control plane that was away, a window that closed, data being saved), and that may take hours.
+const LOOK_GOOD_FOR: SignedDuration = SignedDuration::from_secs(10);
+
 /// On a control plane: before which Kubernetes version etcd's data was last saved there.
 pub const SAVED: &str = "infrop.caos.ch/etcd-saved-before";
 
@@ -248,6 +252,9 @@ impl<'a> Gate<'a> {
             let again = self.snapshot.now >= self.look_again();
             return if again { Ok(Action::LookAtEtcd) } else { Err((Reason::EtcdAtRisk, risk)) };
         }
+        if self.snapshot.now.duration_since(self.snapshot.etcd.at) > LOOK_GOOD_FOR {
+            return Ok(Action::LookAtEtcd);
+        }
         let version = member.target.as_ref().ok().and_then(kubernetes);
         let changes = version.filter(|version| member.node.kubelet != version.tag());
         if let Some(version) = changes
@@ -327,4 +334,63 @@ fn closed(snapshot: &Snapshot, failed: usize) -> Option<(Reason, String)> {
     (failed >= limit).then(|| {
         (Reason::TooManyFailed, format!("{failed} nodes have failed, and after {limit} no other is begun"))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use common::{
+        annotations::STATE,
+        plan::Plan,
+        state::{Phase, Reason as Code, State},
+    };
+
+    use super::*;
+    use crate::rollout::{policy::Policy, tests::node};
+
+    fn planes(now: Timestamp) -> Snapshot {
+        let policy = Policy {
+            groups: BTreeMap::new(),
+            zone_label: "zone".into(),
+            soak: SignedDuration::ZERO,
+            max_failed: 1,
+            windows: Vec::new(),
+            disruption: BTreeMap::new(),
+            patience: SignedDuration::from_hours(1),
+        };
+        let state = State {
+            phase: Phase::Idle,
+            reason: Code::NoPlan,
+            message: String::new(),
+            since: now,
+            attempt: 0,
+            boot_id: "boot".into(),
+            agent_version: String::new(),
+        };
+        let target = Plan::new([("kubelet".parse().unwrap(), "1.37.1".parse().unwrap())].into());
+        let members = ["a", "b", "c"].map(|name| {
+            let mut node = node(name, true);
+            node.annotations.insert(STATE.into(), serde_json::to_string(&state).unwrap());
+            node.annotations.insert(SAVED.into(), "1.37.1".into());
+            (node.name.clone(), Member::new(node, String::new(), Ok(target.clone()), now))
+        });
+        Snapshot::new(policy, members.into(), now)
+    }
+
+    /// A permit may rest on a look at etcd for some seconds only: what came between may have taken hours.
+    #[test]
+    fn an_old_look_at_etcd_is_none() {
+        let now = Timestamp::UNIX_EPOCH.checked_add(SignedDuration::from_hours(9)).unwrap();
+        let permit = Action::Permit("a".parse().unwrap());
+        for (age, expected) in [
+            (SignedDuration::ZERO, permit.clone()),
+            (LOOK_GOOD_FOR, permit),
+            (LOOK_GOOD_FOR + SignedDuration::from_secs(1), Action::LookAtEtcd),
+            (SignedDuration::from_hours(8), Action::LookAtEtcd),
+        ] {
+            let mut snapshot = planes(now);
+            let well = ["a", "b", "c"].map(|name| (name.to_owned(), true)).into();
+            snapshot.etcd.take(Etcd::Voters(well), now - age);
+            assert_eq!(decide(&snapshot).actions, [expected], "{age:#}");
+        }
+    }
 }

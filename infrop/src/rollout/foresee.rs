@@ -28,7 +28,11 @@ pub fn foresee(snapshot: &Snapshot) -> (Vec<Action>, Decision) {
         if decision.actions.is_empty() {
             // Whoever is waited for needs its time; a soak is over then.
             match decision.until {
-                Some(until) if decision.is_moving() && until > world.now => world.now = until,
+                Some(until) if decision.is_moving() && until > world.now => {
+                    world.now = until;
+                    // etcd is asked again before each control plane; that is no step people want to read of.
+                    world.etcd.at = until;
+                }
                 _ => return (steps, decision),
             }
         }

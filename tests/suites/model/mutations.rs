@@ -1,0 +1,59 @@
+//! Guards, each of which can be taken away: then an invariant must break.
+
+use std::fmt;
+
+/// A guard of the handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Guard {
+    /// infrop counts nodes that are away against `maxUnavailable`.
+    Capacity,
+    /// It counts nodes whose permit it is about to write.
+    OwnPermits,
+    /// Control planes go one after the other.
+    PlanesOneByOne,
+    /// etcd's voters are looked at before a control plane goes.
+    EtcdWell,
+    /// That look is forgotten when a control plane was begun.
+    EtcdAnew,
+    /// Control planes go before workers.
+    PlanesFirst,
+    /// A permit is announced in the Lease first, which only its holder can.
+    Announced,
+    /// What another process announced counts until it is fenced off.
+    Fenced,
+    /// A write must find the Node as the decision saw it.
+    Precondition,
+    /// A watch event that is older than what is known is no news.
+    OlderEvents,
+    /// Only a cordon with a rollout's mark is lifted.
+    CordonMark,
+    /// A node is back when its kubelet says so, in the version and the boot that its agent speaks of.
+    KubeletBack,
+    /// `ready` counts only with `plan-observed`.
+    AgentsWord,
+    /// Done is what has the desired versions.
+    Versions,
+    /// The permit of a node whose agent gave up is withdrawn.
+    QuarantineWithdrawn,
+    /// infrop does not begin a node that a person paused.
+    InfropPause,
+    /// The agent reads permit and plan again before each step.
+    AgentReads,
+    /// The agent changes nothing on a node that a person paused.
+    AgentPause,
+    /// The agent remembers through silence that there was no permit.
+    AgentRemembers,
+    /// The agent refuses a kubelet that is newer than the control plane.
+    AgentSkew,
+    /// The agent changes a control plane's API server before its kubelet.
+    AgentOrder,
+    /// The agent gives up after some attempts.
+    AgentAttempts,
+}
+
+impl fmt::Display for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = format!("{self:?}");
+        f.pad(&text)
+    }
+}

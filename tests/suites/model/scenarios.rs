@@ -1,0 +1,190 @@
+//! Which states are explored, and what the loss of each guard is looked for in.
+
+use std::fmt::Write as _;
+
+use anyhow::{bail, ensure};
+
+use crate::{
+    explore::explore,
+    facts::Shape,
+    mutations::Guard,
+    state::{Id, Nuisances},
+    world::{Scenario, World},
+};
+
+const NONE: Nuisances = Nuisances {
+    crashes: 0,
+    seconds: 0,
+    held: 0,
+    agent_crashes: 0,
+    failures: 0,
+    gone: 0,
+    deaths: 0,
+    silences: 0,
+    cordons: 0,
+    uncordons: 0,
+    withdrawals: 0,
+    pauses: 0,
+    resumes: 0,
+};
+
+const QUIET: Scenario = Scenario {
+    name: "nothing",
+    shape: Shape::Mixed,
+    nuisances: NONE,
+    broken: 0,
+    cordoned: 0,
+    paused: 0,
+    by_hand: 0,
+};
+
+const CRASHES: Scenario = Scenario {
+    name: "crashes_and_failures",
+    nuisances: Nuisances { crashes: 1, agent_crashes: 1, failures: 1, ..NONE },
+    ..QUIET
+};
+
+const TWO: Scenario = Scenario { name: "two_infrops", nuisances: Nuisances { seconds: 1, ..NONE }, ..QUIET };
+
+const PERSON: Scenario = Scenario {
+    name: "a_person",
+    nuisances: Nuisances { cordons: 1, withdrawals: 1, pauses: 1, ..NONE },
+    ..QUIET
+};
+
+const CORDONED: Scenario = Scenario {
+    name: "a_foreign_cordon",
+    nuisances: Nuisances { crashes: 1, held: 1, ..NONE },
+    cordoned: 0b010,
+    ..QUIET
+};
+
+const BY_HAND: Scenario = Scenario {
+    name: "a_worker_by_hand",
+    nuisances: Nuisances { crashes: 1, failures: 1, ..NONE },
+    by_hand: 0b010,
+    ..QUIET
+};
+
+const SILENCE: Scenario = Scenario {
+    name: "silence",
+    nuisances: Nuisances { silences: 1, withdrawals: 1, agent_crashes: 1, ..NONE },
+    ..QUIET
+};
+
+const BROKEN: Scenario = Scenario {
+    name: "failing_software",
+    nuisances: Nuisances { crashes: 1, agent_crashes: 1, ..NONE },
+    broken: 0b010,
+    ..QUIET
+};
+
+const RESTART: Scenario = Scenario {
+    name: "restarts",
+    shape: Shape::Restart,
+    nuisances: Nuisances { gone: 1, agent_crashes: 1, crashes: 1, ..NONE },
+    ..QUIET
+};
+
+const PAUSED: Scenario = Scenario {
+    name: "a_pause_that_ends",
+    nuisances: Nuisances { resumes: 1, crashes: 1, ..NONE },
+    paused: 0b010,
+    ..QUIET
+};
+
+/// Two processes that would begin different nodes: one saw the first node paused.
+const RESUMED: Scenario = Scenario {
+    name: "a_pause_that_ends_and_two_infrops",
+    shape: Shape::Restart,
+    nuisances: Nuisances { seconds: 1, resumes: 1, ..NONE },
+    paused: 0b010,
+    ..QUIET
+};
+
+const PLANES: Scenario = Scenario {
+    name: "three_control_planes",
+    shape: Shape::Planes,
+    nuisances: Nuisances { deaths: 1, cordons: 1, uncordons: 1, ..NONE },
+    ..QUIET
+};
+
+const PLANES_TWO: Scenario = Scenario {
+    name: "three_control_planes_and_two_infrops",
+    shape: Shape::Planes,
+    nuisances: Nuisances { seconds: 1, ..NONE },
+    ..QUIET
+};
+
+/// All that hold.
+pub(crate) const ALL: &[Scenario] = &[
+    QUIET, CRASHES, TWO, PERSON, CORDONED, BY_HAND, SILENCE, BROKEN, RESTART, PAUSED, RESUMED, PLANES,
+    PLANES_TWO,
+];
+
+/// Where the loss of each guard shows, and as what.
+const GUARDS: &[(Guard, Scenario, &str)] = &[
+    (Guard::Capacity, QUIET, "I1"),
+    (Guard::OwnPermits, PERSON, "I1"),
+    (Guard::PlanesOneByOne, PLANES, "I2"),
+    (Guard::EtcdWell, PLANES, "I3"),
+    (Guard::EtcdAnew, PLANES, "I3"),
+    (Guard::PlanesFirst, QUIET, "I6"),
+    (Guard::Announced, RESUMED, "I1"),
+    (Guard::Fenced, RESUMED, "I1"),
+    (Guard::Precondition, PERSON, "I5"),
+    (Guard::OlderEvents, PAUSED, "I1"),
+    (Guard::CordonMark, CORDONED, "I5"),
+    (Guard::KubeletBack, RESTART, "I1"),
+    (Guard::AgentsWord, QUIET, "I1"),
+    (Guard::Versions, QUIET, "I8"),
+    (Guard::QuarantineWithdrawn, BROKEN, "I8"),
+    (Guard::InfropPause, PERSON, "I4"),
+    (Guard::AgentReads, PERSON, "I4"),
+    (Guard::AgentPause, PERSON, "I4"),
+    (Guard::AgentRemembers, SILENCE, "I4"),
+    (Guard::AgentSkew, BY_HAND, "I7"),
+    (Guard::AgentOrder, QUIET, "I7"),
+    (Guard::AgentAttempts, BROKEN, "I8"),
+];
+
+/// Every invariant holds in every state of a scenario.
+pub(crate) fn holds(scenario: Scenario) -> anyhow::Result<()> {
+    let found = explore(&mut World::new(scenario, None)?)?;
+    println!(
+        "{:40} {:8} states {:9} transitions {:4} deep {:5.1} s",
+        scenario.name,
+        found.states,
+        found.transitions,
+        found.depth,
+        found.took.as_secs_f64()
+    );
+    if let Some((broken, way)) = found.broken {
+        let mut text = broken.to_string();
+        for one in way {
+            write!(text, "\n    {one}")?;
+        }
+        bail!(text);
+    }
+    ensure!(found.states > Id::ALL.len(), "nothing happened");
+    Ok(())
+}
+
+/// Without any one guard an invariant breaks.
+pub(crate) fn each_guard_is_missed() -> anyhow::Result<()> {
+    let mut unnoticed = Vec::new();
+    for (guard, scenario, invariant) in GUARDS {
+        let found = explore(&mut World::new(*scenario, Some(*guard))?)?;
+        match found.broken {
+            Some((broken, way)) => {
+                println!("{guard:20} {:3} moves: {broken} ({:.1} s)", way.len(), found.took.as_secs_f64());
+                if broken.invariant != *invariant {
+                    unnoticed.push(format!("{guard}: {invariant} was to break, not {broken}: {way:?}"));
+                }
+            }
+            None => unnoticed.push(format!("{guard}: nothing breaks without it")),
+        }
+    }
+    ensure!(unnoticed.is_empty(), unnoticed.join("\n"));
+    Ok(())
+}
