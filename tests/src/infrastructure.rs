@@ -150,13 +150,17 @@ impl Infrastructure {
         self.insist(&["kubeconfig"]).await
     }
 
-    /// A client with that kubeconfig.
-    pub async fn client(&self) -> anyhow::Result<kube::Client> {
+    /// The settings of a client with that kubeconfig.
+    pub async fn kube_config(&self) -> anyhow::Result<kube::Config> {
         // Only the first call of the process installs it; that one is ours or equal to ours.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let kubeconfig = Kubeconfig::from_yaml(&self.kubeconfig().await?)?;
-        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-        Ok(kube::Client::try_from(config)?)
+        Ok(kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?)
+    }
+
+    /// A client with that kubeconfig.
+    pub async fn client(&self) -> anyhow::Result<kube::Client> {
+        Ok(kube::Client::try_from(self.kube_config().await?)?)
     }
 
     /// Runs the bundle's kubectl on this computer with that kubeconfig.

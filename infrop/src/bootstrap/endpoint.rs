@@ -38,7 +38,8 @@ impl Carried {
         let any = if self.address.is_ipv4() { "*" } else { "::" };
         // An idle watch is silent for long, a dead host for ever: keep-alives and unanswered data tell them apart. A host
         // that is gone does not refuse, so the attempt ends early and goes to another one, also before the checks know.
-        // Calls under way stay where they are when checks fail: an API server that stops answers them to their end.
+        // Who has a connection to an API server that is not ready any more loses it and finds another: without its etcd
+        // a server lets calls hang, and kubelets that stay with it are taken for dead.
         let mut text = format!(
             "global\n    user haproxy\n    group haproxy\n\n\
              defaults\n    mode tcp\n    retries 3\n    option redispatch 1\n    \
@@ -48,7 +49,8 @@ impl Carried {
              frontend api\n    bind {any}:{}\n    default_backend api-servers\n\n\
              backend api-servers\n    balance roundrobin\n    option httpchk GET /readyz\n    \
              http-check expect status 200\n    \
-             default-server check check-ssl verify none inter 1s fastinter 500ms fall 2 rise 1 tcp-ut 5s\n",
+             default-server check check-ssl verify none inter 1s fastinter 500ms fall 2 rise 1 tcp-ut 5s \
+             on-marked-down shutdown-sessions\n",
             self.port
         );
         for address in api_servers {

@@ -100,9 +100,10 @@ pub fn decide(snapshot: &Snapshot) -> Decision {
         assessment.away |= claims.contains(name);
         nodes.insert(name.clone(), assessment);
     }
+    let busy = snapshot.busy_nodes();
     let mut decision = Decision { actions: Vec::new(), nodes, until: None };
     for (name, assessment) in &decision.nodes {
-        if snapshot.is_busy(name) {
+        if busy.contains(name) {
             continue;
         }
         if claims.contains(name) && members.get(name).is_some_and(|member| !has_permit(&member.node)) {
@@ -120,6 +121,8 @@ pub fn decide(snapshot: &Snapshot) -> Decision {
 struct Gate<'a> {
     snapshot: &'a Snapshot,
     decision: &'a mut Decision,
+    /// Nodes that something is being done with.
+    busy: BTreeSet<&'a NodeName>,
     /// Control planes that are not through.
     planes: BTreeSet<NodeName>,
     /// Why no node may be begun now, whichever.
@@ -148,6 +151,7 @@ fn group(member: &Member) -> &str {
 
 impl<'a> Gate<'a> {
     fn new(snapshot: &'a Snapshot, decision: &'a mut Decision) -> Self {
+        let busy = snapshot.busy_nodes();
         let mut groups: BTreeMap<&str, Tally> = BTreeMap::new();
         let mut planes = BTreeSet::new();
         let mut failed = 0;
@@ -157,7 +161,7 @@ impl<'a> Gate<'a> {
             tally.all += 1;
             tally.through += usize::from(assessment.stage == Stage::Done);
             // One that a permit is being written for, or will be when etcd is saved, is as good as away.
-            if assessment.away || (assessment.stage == Stage::Pending && snapshot.is_busy(name)) {
+            if assessment.away || busy.contains(name) {
                 tally.away.insert(name.clone());
             }
             if member.node.control_plane && assessment.stage != Stage::Done {
@@ -166,7 +170,7 @@ impl<'a> Gate<'a> {
             failed += usize::from(assessment.stage == Stage::Failed);
         }
         let closed = closed(snapshot, failed);
-        Self { snapshot, decision, planes, closed, groups }
+        Self { snapshot, decision, busy, planes, closed, groups }
     }
 
     /// Begins what may be begun, in order; the others get their reason.
@@ -176,7 +180,7 @@ impl<'a> Gate<'a> {
             .members
             .iter()
             .filter(|(name, _)| {
-                !self.snapshot.is_busy(name)
+                !self.busy.contains(name)
                     && !self.snapshot.claims.contains(*name)
                     && self.decision.nodes.get(*name).is_some_and(|node| node.stage == Stage::Pending)
             })

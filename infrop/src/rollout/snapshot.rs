@@ -128,8 +128,8 @@ impl Snapshot {
         }
     }
 
-    /// Whether something is being done with a node.
-    pub fn is_busy(&self, name: &NodeName) -> bool {
-        self.busy.iter().any(|action| action.node() == Some(name))
+    /// The nodes that something is being done with.
+    pub fn busy_nodes(&self) -> BTreeSet<&NodeName> {
+        self.busy.iter().filter_map(Action::node).collect()
     }
 }

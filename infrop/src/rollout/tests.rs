@@ -459,6 +459,15 @@ fn what_another_writer_announced_is_fenced_off_before_anything_else() {
 }
 
 #[test]
+fn a_permit_on_its_way_counts_also_if_its_node_was_paused_meanwhile() {
+    let mut snapshot = snapshot(&["w-1", "w-2"], &plan("1.37.1"));
+    snapshot.busy.insert(Action::Permit("w-1".parse().unwrap()));
+    annotate(&mut snapshot, "w-1", PAUSED, "disk");
+    assert_eq!(actions(&snapshot), [""; 0]);
+    assert_eq!(reason(&decide(&snapshot), "w-2"), Reason::CapacityUsed);
+}
+
+#[test]
 fn nothing_is_begun_twice() {
     let mut snapshot = snapshot(&["w-1", "w-2"], &plan("1.37.1"));
     let action = decide(&snapshot).actions.remove(0);

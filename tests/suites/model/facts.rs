@@ -221,6 +221,7 @@ impl Facts {
         let settled = if self.shape == Shape::Restart { OLD } else { NEW };
         Ok(NodeView {
             name: self.names.at(id).clone(),
+            uid: String::new(),
             resource_version: "1".to_owned(),
             ready: if node.up { Ok(()) } else { Err("its kubelet does not report".to_owned()) },
             since: None,

@@ -193,8 +193,7 @@ impl Decider {
         let step = |verb| Action::Step(verb, name.clone());
         Some(match busy {
             Busy::Idle => return None,
-            // Something is under way with it, and nobody knows that it is a permit.
-            Busy::Permit | Busy::Announced if self.guard == Some(Guard::OwnPermits) => step(Verb::Check),
+            Busy::Permit | Busy::Announced if self.guard == Some(Guard::OwnPermits) => return None,
             Busy::Permit | Busy::Announced => Action::Permit(name.clone()),
             Busy::Cordon => step(Verb::Cordon),
             Busy::Drain => step(Verb::Drain),

@@ -31,6 +31,10 @@ const NODES: [&str; 6] = ["cp-1", "cp-2", "cp-3", "w-1", "w-2", "w-3"];
 /// The node that a person cordoned.
 const FOREIGN: &str = "w-3";
 
+/// Calls of the API that may fail: the endpoint leaves an API server when that says it is not ready, and calls under way
+/// at that moment are cut off. Each of three control planes says so three times.
+const API_FAILURES: usize = 9;
+
 /// infrop is killed this often, and an agent each time.
 const KILLS: u32 = 3;
 
@@ -51,7 +55,8 @@ pub(crate) async fn under_load() -> anyhow::Result<()> {
             workload::start(&client, "registry.k8s.io/coredns/coredns:v1.14.2").await?;
             cordon(&client, FOREIGN).await?;
 
-            let (history, api) = (History::start(client.clone()), ApiProbe::start(client.clone()));
+            let (history, api) =
+                (History::start(client.clone()), ApiProbe::start(infrastructure.kube_config().await?));
             let lab = infrastructure.lab()?;
             let web = WebProbe::start(lab.network_namespace().await?, web_addresses(&lab)?);
             infrastructure.edit("1.36.4", "1.37.1")?;
@@ -62,10 +67,8 @@ pub(crate) async fn under_load() -> anyhow::Result<()> {
             with_kills(infrastructure, &lab).await?;
             eprintln!("to the next version, with {KILLS} kills: {:.1} s", started.elapsed().as_secs_f64());
 
-            let (web_calls, api_calls) = (web.tally.check("the workload"), api.tally.check("the API"));
-            eprintln!("calls to the workload: {web_calls:?}; to the API: {api_calls:?}");
-            web_calls?;
-            api_calls?;
+            eprintln!("{}", web.tally.check("the workload", 0)?);
+            eprintln!("{}", api.tally.check("the API", API_FAILURES)?);
             let moments = history.check(2, FOREIGN, "v1.37.1")?;
             eprintln!("{moments} states of Nodes, none against a rule");
             drop((history, api, web));
