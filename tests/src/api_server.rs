@@ -256,8 +256,10 @@ fn api_server_arguments(directory: &Path, address: Ipv4Addr) -> Vec<String> {
 
 /// Whether a process lives; one that ended and was not collected yet does not.
 pub fn is_running(process: u32) -> bool {
-    fs::read_to_string(PathBuf::from(format!("/proc/{process}/stat")))
-        .is_ok_and(|stat| !stat.contains(") Z "))
+    let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    // All of them: the first may be gone while others still have its files and ports.
+    let mut states = threads.filter_map(|thread| fs::read_to_string(thread.path().join("stat")).ok());
+    states.any(|stat| !stat.contains(") Z ") && !stat.contains(") X "))
 }
 
 fn last_lines(path: &Path) -> String {

@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::anyhow;
+use common::metadata::NodeName;
 use futures::{StreamExt, future::LocalBoxFuture, stream::FuturesUnordered};
 use tokio::sync::watch;
 
@@ -23,7 +24,10 @@ use crate::{
     bootstrap::host::KubeadmState,
     cluster::Access,
     random,
-    rollout::{Outcome as RolloutOutcome, Report, Rollout, assess::Stage as NodeStage},
+    rollout::{
+        Outcome as RolloutOutcome, Report, Rollout, assess::Stage as NodeStage,
+        decide::Decision as RolloutDecision,
+    },
 };
 
 /// How often something that fails is tried before the host is left alone in this run.
@@ -115,7 +119,8 @@ pub async fn run(
     let mut run = Run::observe(context, options, progress, stop.clone()).await?;
     let decision = decide(&run.snapshot);
     if decision.actions.is_empty() && !rollout::is_due(&context.infrastructure, &run.snapshot) {
-        return Ok(run.end(&decision));
+        let outcome = run.finish(&decision, run.behind());
+        return Ok(End { outcome, report: None, snapshot: run.snapshot });
     }
     let mut writer = Writer::enter(context, options.take_over, progress, run.access.as_ref()).await?;
     let deadline = tokio::time::Instant::now() + options.timeout;
@@ -129,19 +134,34 @@ pub async fn run(
             writer.leave().await;
             return Ok(End { outcome, report, snapshot: run.snapshot });
         }
-        let (outcome, done) = run.roll_out(&mut writer, deadline).await?;
+        let (rolled, done) = run.roll_out(&mut writer, deadline).await?;
         run.changes += done.actions;
-        // Hosts may have waited for it.
-        let again = done.actions > 0 && outcome.is_none();
         report = Some(done);
-        if !again {
-            run.observe_anew().await?;
-            let decision = decide(&run.snapshot);
-            writer.leave().await;
-            let end = run.end(&decision);
-            return Ok(End { outcome: outcome.unwrap_or(end.outcome), report, snapshot: end.snapshot });
-        }
+        let left = match rolled {
+            // Hosts may have waited for it.
+            Rolled::Through => continue,
+            Rolled::Left(reasons) => reasons,
+            Rolled::Cut(outcome) => {
+                writer.leave().await;
+                return Ok(End { outcome, report, snapshot: run.snapshot });
+            }
+        };
+        // Not again in this run: what was tried and given up stands only in its reasons.
+        run.observe_anew().await?;
+        let outcome = run.finish(&decide(&run.snapshot), left);
+        writer.leave().await;
+        return Ok(End { outcome, report, snapshot: run.snapshot });
     }
+}
+
+/// How a rollout ended.
+enum Rolled {
+    /// Every node has its versions.
+    Through,
+    /// These have not, and why.
+    Left(BTreeMap<NodeName, String>),
+    /// It did not come to its own end.
+    Cut(Outcome),
 }
 
 impl<'a> Run<'a> {
@@ -187,13 +207,13 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Takes nodes to other versions; gives how the run ended, if it did not come to its own end.
+    /// Takes nodes to other versions.
     async fn roll_out(
         &mut self,
         writer: &mut Writer<'a>,
         deadline: tokio::time::Instant,
-    ) -> anyhow::Result<(Option<Outcome>, Report)> {
-        let Some(access) = &self.access else { return Ok((None, Report::default())) };
+    ) -> anyhow::Result<(Rolled, Report)> {
+        let Some(access) = &self.access else { return Ok((Rolled::Through, Report::default())) };
         let (infrastructure, targets) = (&self.context.infrastructure, Targets::new(&self.snapshot));
         let identity = writer.identity().to_owned();
         let rollout = Rollout {
@@ -210,16 +230,23 @@ impl<'a> Run<'a> {
             ended = rollout.run() => ended?,
             held = writer.replaced() => return Err(held.into()),
         };
-        let outcome = match ended {
-            RolloutOutcome::Ended(_) => None,
-            RolloutOutcome::TimedOut(decision) => {
-                let unfinished = decision.nodes.iter().filter(|(_, node)| node.stage != NodeStage::Done);
-                let unfinished = unfinished.map(|(name, node)| format!("{name} ({node})"));
-                Some(Outcome::TimedOut { unfinished: unfinished.collect() })
-            }
-            RolloutOutcome::Stopped => Some(Outcome::Stopped),
+        let not_through = |decision: RolloutDecision| -> BTreeMap<NodeName, String> {
+            let nodes = decision.nodes.into_iter().filter(|(_, node)| node.stage != NodeStage::Done);
+            nodes.map(|(name, node)| (name, node.to_string())).collect()
         };
-        Ok((outcome, report))
+        let rolled = match ended {
+            RolloutOutcome::Ended(decision) => {
+                let left = not_through(decision);
+                if left.is_empty() { Rolled::Through } else { Rolled::Left(left) }
+            }
+            RolloutOutcome::TimedOut(decision) => {
+                let left = not_through(decision).into_iter();
+                let unfinished = left.map(|(name, why)| format!("{name} ({why})")).collect();
+                Rolled::Cut(Outcome::TimedOut { unfinished })
+            }
+            RolloutOutcome::Stopped => Rolled::Cut(Outcome::Stopped),
+        };
+        Ok((rolled, report))
     }
 
     /// Begins what can be begun and waits until something ends; gives how the run ended, if it did.
@@ -246,7 +273,7 @@ impl<'a> Run<'a> {
                 None
             }
             Ok(None) if stopped => Some(Outcome::Stopped),
-            Ok(None) => Some(self.finish(&decision)),
+            Ok(None) => Some(self.finish(&decision, self.behind())),
         })
     }
 
@@ -383,12 +410,10 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn finish(&self, decision: &Decision) -> Outcome {
+    /// How it ended, if `left` are the nodes that have not their versions.
+    fn finish(&self, decision: &Decision, left: BTreeMap<NodeName, String>) -> Outcome {
         let mut reasons = decision.blocked.clone();
-        for (name, why) in &decision.waiting {
-            reasons.insert(name.to_string(), why.clone());
-        }
-        for (name, why) in rollout::blocked(&self.context.infrastructure, &self.snapshot) {
+        for (name, why) in decision.waiting.clone().into_iter().chain(left) {
             reasons.entry(name.to_string()).or_insert(why);
         }
         if reasons.is_empty() {
@@ -398,8 +423,9 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn end(self, decision: &Decision) -> End {
-        End { outcome: self.finish(decision), report: None, snapshot: self.snapshot }
+    /// The nodes that have not their versions, and why, by what was last seen.
+    fn behind(&self) -> BTreeMap<NodeName, String> {
+        rollout::blocked(&self.context.infrastructure, &self.snapshot)
     }
 }
 

@@ -27,24 +27,53 @@ const WARM_UP: Duration = Duration::from_mins(1);
 pub(crate) struct Tally {
     calls: AtomicU64,
     failures: Mutex<Vec<String>>,
+    silence: Mutex<Silence>,
+}
+
+/// How long no call succeeded.
+#[derive(Debug, Default)]
+struct Silence {
+    last: Duration,
+    longest: Duration,
 }
 
 impl Tally {
     pub(crate) fn take(&self, started: Instant, result: Result<(), String>) {
         self.calls.fetch_add(1, Ordering::Relaxed);
-        if let Err(why) = result {
-            let failure = format!("at {:.1} s: {why}", started.elapsed().as_secs_f64());
-            self.failures.lock().unwrap_or_else(PoisonError::into_inner).push(failure);
+        let now = started.elapsed();
+        match result {
+            Ok(()) => {
+                let mut silence = self.silence.lock().unwrap_or_else(PoisonError::into_inner);
+                silence.longest = silence.longest.max(now.saturating_sub(silence.last));
+                silence.last = now;
+            }
+            Err(why) => {
+                let failure = format!("at {:.1} s: {why}", now.as_secs_f64());
+                self.failures.lock().unwrap_or_else(PoisonError::into_inner).push(failure);
+            }
         }
     }
 
-    /// What is to be said of them; an error if more failed than may.
-    pub(crate) fn check(&self, what: &str, limit: usize) -> anyhow::Result<String> {
+    /// What is to be said of them.
+    pub(crate) fn summary(&self, what: &str) -> String {
         let calls = self.calls.load(Ordering::Relaxed);
+        let failed = self.failures.lock().unwrap_or_else(PoisonError::into_inner).len();
+        let longest = self.longest_silence().as_secs_f64();
+        format!(
+            "{failed} of {calls} calls to {what} failed; the longest time without an answer was {longest:.1} s"
+        )
+    }
+
+    /// An error if one failed.
+    pub(crate) fn insist(&self) -> anyhow::Result<()> {
         let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        let summary = format!("{} of {calls} calls to {what} failed", failures.len());
-        ensure!(failures.len() <= limit, "{summary}: {failures:#?}");
-        Ok(summary)
+        ensure!(failures.is_empty(), "calls failed: {failures:#?}");
+        Ok(())
+    }
+
+    /// How long at most no call succeeded.
+    pub(crate) fn longest_silence(&self) -> Duration {
+        self.silence.lock().unwrap_or_else(PoisonError::into_inner).longest
     }
 }
 

@@ -31,9 +31,9 @@ const NODES: [&str; 6] = ["cp-1", "cp-2", "cp-3", "w-1", "w-2", "w-3"];
 /// The node that a person cordoned.
 const FOREIGN: &str = "w-3";
 
-/// Calls of the API that may fail: the endpoint leaves an API server when that says it is not ready, and calls under way
-/// at that moment are cut off. Each of three control planes says so three times.
-const API_FAILURES: usize = 9;
+/// How long the endpoint may be without an answer. Single calls may fail: it leaves an API server when that says it is not
+/// ready, and calls under way there at that moment are cut off, the more of them the busier the machine is.
+const API_SILENCE: Duration = Duration::from_secs(20);
 
 /// infrop is killed this often, and an agent each time.
 const KILLS: u32 = 3;
@@ -67,8 +67,10 @@ pub(crate) async fn under_load() -> anyhow::Result<()> {
             with_kills(infrastructure, &lab).await?;
             eprintln!("to the next version, with {KILLS} kills: {:.1} s", started.elapsed().as_secs_f64());
 
-            eprintln!("{}", web.tally.check("the workload", 0)?);
-            eprintln!("{}", api.tally.check("the API", API_FAILURES)?);
+            eprintln!("{}", web.tally.summary("the workload"));
+            eprintln!("{}", api.tally.summary("the API"));
+            web.tally.insist()?;
+            ensure!(api.tally.longest_silence() < API_SILENCE, "the endpoint was away for too long");
             let moments = history.check(2, FOREIGN, "v1.37.1")?;
             eprintln!("{moments} states of Nodes, none against a rule");
             drop((history, api, web));
