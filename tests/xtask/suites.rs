@@ -21,9 +21,11 @@ use crate::cargo;
 const HOST_SUITES: [&str; 7] =
     ["lab", "agent_package", "agent_host", "agent_cluster", "first_cluster", "apply", "rollout"];
 
-/// The longest suites. They spend their minutes waiting for kubeadm, one after the other, beside all others. More at once
-/// is too much for two cores: servers then do not even start in time.
-const CLUSTER_SUITES: [&str; 3] = ["first_cluster", "agent_cluster", "rollout"];
+/// The longest suites. They spend their minutes waiting for kubeadm, one after the other, beside all others.
+const CLUSTER_SUITES: [&str; 2] = ["first_cluster", "agent_cluster"];
+
+/// What no call may fail in, also on two cores: it runs alone, at the end.
+const LONE_SUITE: &str = "rollout";
 
 /// The longest suite without hosts, which runs beside the others if there are no clusters to wait for.
 const LONGEST_QUICK_SUITE: [&str; 1] = ["agent_api"];
@@ -52,8 +54,10 @@ pub(crate) async fn run(quick: bool, steps: &Steps) -> anyhow::Result<bool> {
     let suites = steps.step("build the tests", build()).await?;
     let wanted = |suite: &Suite| !quick || !HOST_SUITES.contains(&suite.name.as_str());
     let apart = if quick { &LONGEST_QUICK_SUITE[..] } else { &CLUSTER_SUITES[..] };
+    let (lone, suites): (Vec<Suite>, Vec<Suite>) =
+        suites.into_iter().filter(wanted).partition(|suite| suite.name == LONE_SUITE);
     let (long, others): (Vec<Suite>, Vec<Suite>) =
-        suites.into_iter().filter(wanted).partition(|suite| apart.contains(&suite.name.as_str()));
+        suites.into_iter().partition(|suite| apart.contains(&suite.name.as_str()));
     let others = async {
         let mut tally = run_all(&others, steps).await?;
         tally.add(steps.step("test the documentation", run_documentation()).await?);
@@ -61,6 +65,7 @@ pub(crate) async fn run(quick: bool, steps: &Steps) -> anyhow::Result<bool> {
     };
     let (mut total, others) = tokio::try_join!(run_all(&long, steps), others)?;
     total.add(others);
+    total.add(run_all(&lone, steps).await?);
     let minutes = started.elapsed().as_secs_f64() / 60.0;
     println!("all tests, set-up included, took {minutes:.1} minutes");
     let Tally { passed, failed, skipped, failures } = total;
