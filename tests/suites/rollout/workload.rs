@@ -5,12 +5,12 @@ use std::time::Duration;
 use anyhow::Context;
 use k8s_openapi::api::{
     apps::v1::Deployment,
-    core::v1::{ConfigMap, Pod, Service},
+    core::v1::{ConfigMap, Service},
     policy::v1::PodDisruptionBudget,
 };
 use kube::{
     Api,
-    api::{ListParams, Patch, PatchParams, PostParams},
+    api::{Patch, PatchParams, PostParams},
 };
 use serde_json::json;
 use tests::lab::wait_for;
@@ -86,12 +86,4 @@ pub(crate) async fn hold(client: &kube::Client) -> anyhow::Result<()> {
         Ok(budgets.get(NAME).await?.status.is_some_and(|status| status.disruptions_allowed == 0))
     })
     .await
-}
-
-/// A node that one of them is on.
-pub(crate) async fn node(client: &kube::Client) -> anyhow::Result<String> {
-    let pods = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
-    let pods = pods.list(&ListParams::default().labels(&format!("app={NAME}"))).await?;
-    let mut running = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
-    running.find_map(|pod| pod.spec.as_ref()?.node_name.clone()).context("the web server is nowhere")
 }
