@@ -105,9 +105,7 @@ fn rollout_rows(
     drains: &BTreeMap<NodeName, String>,
 ) -> Vec<Row> {
     // Looks go without saying.
-    let shown = steps
-        .iter()
-        .filter(|step| !matches!(step, RolloutAction::LookAtEtcd | RolloutAction::Step(Verb::Check, _)));
+    let shown = steps.iter().filter(|step| !step.is_look());
     let rows = shown.map(|step| Row {
         host: step.node().map(ToString::to_string),
         what: step.to_string(),

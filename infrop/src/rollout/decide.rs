@@ -51,6 +51,11 @@ impl Action {
             Self::LookAtEtcd => None,
         }
     }
+
+    /// Whether it changes nothing: people need not see it unless it fails.
+    pub fn is_look(&self) -> bool {
+        matches!(self, Self::LookAtEtcd | Self::Step(Verb::Check, _))
+    }
 }
 
 impl fmt::Display for Action {
@@ -112,7 +117,7 @@ pub fn decide(snapshot: &Snapshot) -> Decision {
             decision.actions.push(Action::Step(verb, name.clone()));
         }
     }
-    Gate::new(snapshot, &mut decision).begin();
+    Gate::new(snapshot, &mut decision, busy).begin();
     decision.until = decision.nodes.values().filter_map(|assessment| assessment.until).min();
     decision
 }
@@ -150,8 +155,7 @@ fn group(member: &Member) -> &str {
 }
 
 impl<'a> Gate<'a> {
-    fn new(snapshot: &'a Snapshot, decision: &'a mut Decision) -> Self {
-        let busy = snapshot.busy_nodes();
+    fn new(snapshot: &'a Snapshot, decision: &'a mut Decision, busy: BTreeSet<&'a NodeName>) -> Self {
         let mut groups: BTreeMap<&str, Tally> = BTreeMap::new();
         let mut planes = BTreeSet::new();
         let mut failed = 0;

@@ -87,7 +87,7 @@ impl Report {
     }
 
     pub(super) fn note(&mut self, action: &Action) {
-        self.actions += usize::from(!matches!(action, Action::LookAtEtcd | Action::Step(Verb::Check, _)));
+        self.actions += usize::from(!action.is_look());
     }
 }
 

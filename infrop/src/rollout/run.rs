@@ -243,7 +243,7 @@ impl<'a> Run<'a> {
         }
         let (means, progress) = (self.means, self.rollout.progress);
         let event = event(&action);
-        let quiet = is_quiet(&action);
+        let quiet = action.is_look();
         if !quiet {
             progress.event(&event(EventStage::Started));
         }
@@ -296,7 +296,7 @@ impl<'a> Run<'a> {
             }
         };
         self.attempts.remove(&action);
-        if !is_quiet(&action) {
+        if !action.is_look() {
             self.rollout.progress.event(&event(EventStage::Done(started.elapsed())));
         }
         self.report.note(&action);
@@ -339,12 +339,7 @@ fn event(action: &Action) -> impl Fn(EventStage) -> Event + use<> {
 
 /// Whether nothing is half done if it is left at any moment.
 fn only_waits(action: &Action) -> bool {
-    matches!(action, Action::LookAtEtcd | Action::Step(Verb::Drain | Verb::Check, _))
-}
-
-/// Whether people need not see it unless it fails.
-fn is_quiet(action: &Action) -> bool {
-    matches!(action, Action::LookAtEtcd | Action::Step(Verb::Check, _))
+    action.is_look() || matches!(action, Action::Step(Verb::Drain, _))
 }
 
 /// Whether a Node is older than another version of it. What cannot be compared is taken as it comes.
