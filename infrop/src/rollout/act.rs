@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use common::{
-    annotations::{self, CHANGES_ALLOWED, CORDONED_BY},
+    annotations::{self, CHANGES_ALLOWED, CORDONED_BY, HISTORY},
     plan::Plan,
 };
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
     Api, ResourceExt,
@@ -22,6 +23,8 @@ use super::{
     decide::{Action, SAVED},
     error::Error,
     etcd,
+    history::History,
+    policy::Policy,
     snapshot::{Etcd, Member},
 };
 use crate::{
@@ -64,6 +67,7 @@ pub(super) struct Means<'a> {
     pub(super) client: &'a kube::Client,
     pub(super) direct: &'a DirectClient,
     pub(super) claims: &'a Mutex<Claims>,
+    pub(super) policy: &'a Policy,
     pub(super) drain: Drain,
     pub(super) recorder: Recorder,
 }
@@ -120,7 +124,9 @@ impl Means<'_> {
         match action {
             Action::Permit(name) => {
                 self.claims.lock().await.announce(name).await?;
-                self.annotate(node, action, json!({ CHANGES_ALLOWED: "true" })).await
+                let history = History::read(node).begin(member.kind(self.policy), Timestamp::now());
+                let values = json!({ CHANGES_ALLOWED: "true", HISTORY: history.value() });
+                self.annotate(node, action, values).await
             }
             Action::Step(Verb::Cordon, _) => {
                 let mark =
@@ -141,7 +147,14 @@ impl Means<'_> {
                 None => self.latest(node).await,
             },
             Action::Step(Verb::Withdraw, _) => {
-                self.annotate(node, action, json!({ CHANGES_ALLOWED: "false" })).await
+                let history = History::read(node);
+                let history = if member.at_target() {
+                    history.end(self.policy.soak, Timestamp::now())
+                } else {
+                    history.give_up()
+                };
+                let values = json!({ CHANGES_ALLOWED: "false", HISTORY: history.value() });
+                self.annotate(node, action, values).await
             }
             Action::Step(Verb::Drain, name) => {
                 let Drain { rules, limit } = &self.drain;

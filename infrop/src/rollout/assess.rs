@@ -130,7 +130,12 @@ impl Reading {
         matches!(&self.cordon, Cordon::Marked(mark) if mark.starts_with(MARK))
     }
 
-    fn at_target(&self) -> bool {
+    /// The software that is in another version.
+    pub(super) fn differs(&self) -> &[(SoftwareName, SoftwareVersion)] {
+        &self.differs
+    }
+
+    pub(super) fn at_target(&self) -> bool {
         self.written && self.observed && self.ready && self.differs.is_empty()
     }
 

@@ -148,9 +148,9 @@ struct Tally {
 }
 
 /// The group of control planes, whatever pools they are of. No pool's name is empty.
-const CONTROL_PLANES: &str = "";
+pub(super) const CONTROL_PLANES: &str = "";
 
-fn group(member: &Member) -> &str {
+pub(super) fn group(member: &Member) -> &str {
     if member.node.control_plane { CONTROL_PLANES } else { &member.group }
 }
 

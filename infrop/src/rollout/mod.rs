@@ -11,8 +11,10 @@ pub mod assess;
 mod claims;
 pub mod decide;
 mod error;
+mod estimate;
 mod etcd;
 mod foresee;
+mod history;
 pub mod policy;
 pub mod reason;
 mod report;
@@ -25,7 +27,9 @@ pub mod window;
 pub use self::{
     act::Drain,
     error::Error,
+    estimate::{Estimate, GroupEstimate, estimate},
     foresee::{assume, foresee, reach},
+    history::Kind,
     report::{NodeReport, PhaseReport, Report},
     run::{Outcome, Rollout, Targets},
 };

@@ -119,6 +119,7 @@ impl Rollout<'_> {
             client,
             direct: &self.clients.direct,
             claims: &claims,
+            policy: &self.policy,
             drain: self.drain.clone(),
             recorder,
         };

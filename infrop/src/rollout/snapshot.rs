@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use common::{metadata::NodeName, plan::Plan};
 use jiff::Timestamp;
 
-use super::{assess::Reading, decide::Action, policy::Policy};
+use super::{assess::Reading, decide::Action, history::Kind, policy::Policy};
 use crate::cluster::NodeView;
 
 /// A Node, and what it is to become.
@@ -46,6 +46,16 @@ impl Member {
             checked: None,
             changed: now,
         }
+    }
+
+    /// What kind of change it is to have.
+    pub(super) fn kind(&self, policy: &Policy) -> Kind {
+        self.reading.as_ref().map_or(Kind::Other, |reading| Kind::of(reading.differs(), policy))
+    }
+
+    /// Whether it is where it should be, by its agent's word.
+    pub(super) fn at_target(&self) -> bool {
+        self.reading.as_ref().is_ok_and(Reading::at_target)
     }
 
     /// The Node has changed.

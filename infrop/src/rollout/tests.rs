@@ -42,20 +42,24 @@ fn now() -> Timestamp {
     "2026-11-16T12:00:00Z".parse().unwrap()
 }
 
-fn plan(version: &str) -> Plan {
+pub(super) fn plan(version: &str) -> Plan {
     let versions = ["kubeadm", "kubelet", "kubectl"].map(|name| (name, version));
     Plan::new(versions.map(|(name, version)| (name.parse().unwrap(), version.parse().unwrap())).into())
 }
 
 /// Nodes at 1.36.4, control planes being called `cp-…`, that are to have another plan.
-fn snapshot(names: &[&str], target: &Plan) -> Snapshot {
+pub(super) fn snapshot(names: &[&str], target: &Plan) -> Snapshot {
     let members = names.iter().map(|name| {
         let mut node = node(name, name.starts_with("cp-"));
         reach(&mut node, &plan("1.36.4"), now() - SignedDuration::from_hours(1));
         let member = Member::new(node, "w".into(), Ok(target.clone()), now());
         (member.node.name.clone(), member)
     });
-    let policy = Policy {
+    Snapshot::new(policy(), members.collect(), now())
+}
+
+pub(super) fn policy() -> Policy {
+    Policy {
         groups: [("w".to_owned(), Limits::default())].into(),
         zone_label: "zone".into(),
         soak: SignedDuration::from_secs(10),
@@ -63,8 +67,7 @@ fn snapshot(names: &[&str], target: &Plan) -> Snapshot {
         windows: Vec::new(),
         disruption: BTreeMap::new(),
         patience: SignedDuration::from_mins(30),
-    };
-    Snapshot::new(policy, members.collect(), now())
+    }
 }
 
 fn change(snapshot: &mut Snapshot, name: &str, change: impl FnOnce(&mut NodeView)) {
@@ -74,7 +77,7 @@ fn change(snapshot: &mut Snapshot, name: &str, change: impl FnOnce(&mut NodeView
     member.update(node, snapshot.now);
 }
 
-fn annotate(snapshot: &mut Snapshot, name: &str, key: &str, value: &str) {
+pub(super) fn annotate(snapshot: &mut Snapshot, name: &str, key: &str, value: &str) {
     change(snapshot, name, |node| drop(node.annotations.insert(key.to_owned(), value.to_owned())));
 }
 
