@@ -24,9 +24,9 @@ use super::{
 use crate::{
     apply::{Stop, Writer},
     cluster::{self, Clients, NodeView},
-    desired::{Amount, Rollout as Defaults},
+    desired::{Amount, Check as DesiredCheck, Rollout as Defaults},
     rollout::{
-        Drain, Outcome, Report, Rollout,
+        Check, Checks, Drain, Outcome, Probe, Report, Rollout,
         assess::Stage,
         policy::{Limits, Policy},
     },
@@ -42,12 +42,16 @@ Run it again at any time, also after it was stopped or killed: it goes on. `infr
 Examples:
   infrop rollout --set kubernetes=1.37.1 --set containerd=2.4.2
   infrop rollout --set reboot=2026-11-16 --node w-1 --node w-2
+  infrop rollout --set containerd=2.4.2 --check 'smoke=./smoke.sh --fast'
 
 Exit codes: 0 all nodes have their versions, 1 failed, 3 some have not (each has its reason), 4 out of time, 5 someone \
 else is at work, 64 bad input, 130 interrupted.";
 
 /// All workers: without a document there are no groups.
 const WORKERS: &str = "workers";
+
+/// All others; they go one by one in any case.
+const CONTROL_PLANES: &str = "control-planes";
 
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
@@ -84,6 +88,11 @@ pub(super) struct RolloutArguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     drain_timeout: u64,
 
+    /// What is checked on a node after its soak: a name, and a program with its arguments, separated by spaces. There is
+    /// no shell; NODE and GROUP are in its environment, and it may take a minute.
+    #[arg(long = "check", value_name = "NAME=PROGRAM ...", value_parser = parse_check)]
+    checks: Vec<Check>,
+
     #[command(flatten)]
     pods: PodArguments,
 
@@ -111,6 +120,21 @@ fn parse_setting(text: &str) -> Result<(SoftwareName, SoftwareVersion), String> 
     Ok((name, version))
 }
 
+fn parse_check(text: &str) -> Result<Check, String> {
+    let form = "write NAME=PROGRAM and its arguments, such as 'smoke=./smoke.sh --fast'";
+    let (name, command) = text.split_once('=').ok_or(form)?;
+    let mut words = command.split_whitespace().map(str::to_owned);
+    Ok(Check {
+        name: name.parse().map_err(|error: crate::desired::NameError| error.to_string())?,
+        probe: Probe::Command {
+            program: words.next().ok_or(form)?,
+            arguments: words.collect(),
+            without: Vec::new(),
+        },
+        limit: Duration::from_secs(DesiredCheck::default_timeout_seconds().into()),
+    })
+}
+
 pub(super) async fn run(arguments: RolloutArguments, stop: Stop) -> anyhow::Result<u8> {
     let clients = Clients::of_user(arguments.kubeconfig.as_deref()).await?;
     let known = cluster::list(&clients.client).await?;
@@ -129,7 +153,10 @@ pub(super) async fn run(arguments: RolloutArguments, stop: Stop) -> anyhow::Resu
         identity: &identity,
         policy: policy(&arguments),
         drain: Drain { rules: arguments.pods.rules(), limit: Duration::from_secs(arguments.drain_timeout) },
-        targets: &|node| (WORKERS.to_owned(), target(node, &settings, &only)),
+        targets: &|node| {
+            let group = if node.control_plane { CONTROL_PLANES } else { WORKERS };
+            (group.to_owned(), target(node, &settings, &only))
+        },
         progress: &progress,
         stop,
         deadline: tokio::time::Instant::now() + Duration::from_secs(arguments.timeout * 60),
@@ -191,6 +218,7 @@ fn policy(arguments: &RolloutArguments) -> Policy {
         windows: Vec::new(),
         disruption: BTreeMap::new(),
         patience: SignedDuration::from_mins(i64::from(defaults.patience_minutes)),
+        checks: Checks { all: arguments.checks.clone(), groups: BTreeMap::new() },
     }
 }
 
@@ -233,6 +261,17 @@ mod tests {
         assert_eq!(target(&node, &settings, &BTreeSet::new()).unwrap(), Plan::new(expected));
         let others = ["w-2".parse().unwrap()].into();
         assert_eq!(target(&node, &settings, &others).unwrap(), before);
+    }
+
+    #[test]
+    fn checks_are_a_name_and_words() {
+        let Check { name, probe, limit } = parse_check("smoke=./smoke.sh  --url http://a?b=c").unwrap();
+        assert_eq!((name.as_str(), limit), ("smoke", Duration::from_mins(1)));
+        let Probe::Command { program, arguments, .. } = probe else { panic!("{probe:?}") };
+        assert_eq!((program.as_str(), arguments), ("./smoke.sh", vec!["--url".into(), "http://a?b=c".into()]));
+        for text in ["", "smoke", "smoke=", "smoke=  ", "=x", "Smoke=x"] {
+            assert!(parse_check(text).is_err(), "{text}");
+        }
     }
 
     #[test]

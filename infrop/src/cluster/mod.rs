@@ -4,6 +4,7 @@ mod access;
 mod cordon;
 mod drain;
 mod error;
+mod job;
 mod manifests;
 mod nodes;
 mod removal;
@@ -16,6 +17,7 @@ pub use self::{
         AtDeadline, Blocker, DrainRules, Drained, Error as DrainError, Fate, PodName, Preview, drain, preview,
     },
     error::Error,
+    job::{JobManifest, run_job},
     manifests::{Manifests, Object},
     nodes::{NodeView, annotate, list, register, wait_until_ready},
     removal::{REMOVING, delete_node, mark_removing},

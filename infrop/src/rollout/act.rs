@@ -19,6 +19,7 @@ use tokio::sync::Mutex;
 
 use super::{
     assess::{MARK, Verb},
+    check,
     claims::Claims,
     decide::{Action, SAVED},
     error::Error,
@@ -56,8 +57,10 @@ pub(super) enum Found {
     Empty,
     /// Its pods do not go.
     Held(String),
-    /// What is checked after a node is well, or why not.
+    /// Whether the pods that belong there are well, or why not.
     Checked(Result<(), String>),
+    /// Whether what a site checks is well, or why not.
+    Tested(Result<(), String>),
     /// etcd.
     Etcd(Etcd),
 }
@@ -78,6 +81,7 @@ impl Means<'_> {
     pub(super) fn tell(&self, action: &Action, member: &Member, found: &Found) {
         let (kind, reason, note) = match (action, found) {
             (_, Found::Held(why)) => (EventType::Warning, "RolloutHeld", why.clone()),
+            (_, Found::Tested(Err(why))) => (EventType::Warning, "RolloutCheckFailed", why.clone()),
             (Action::Permit(_), _) => (EventType::Normal, "RolloutBegun", action.to_string()),
             (Action::Step(Verb::Drain, _), _) => (EventType::Normal, "RolloutDrained", action.to_string()),
             (Action::Step(Verb::Plan, _), _) => (EventType::Normal, "RolloutPlanned", action.to_string()),
@@ -165,6 +169,9 @@ impl Means<'_> {
                 }
             }
             Action::Step(Verb::Check, _) => Ok(Found::Checked(self.check(node).await?)),
+            Action::Step(Verb::Test, _) => {
+                Ok(Found::Tested(check::run(self.client, &self.policy.checks, member, note).await?))
+            }
             Action::Fence(_) => {
                 let word = random::hex(4).map_err(|error| Error::Api(error.into()))?;
                 self.annotate(node, action, json!({ FENCE: word })).await

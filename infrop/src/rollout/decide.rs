@@ -66,6 +66,7 @@ impl fmt::Display for Action {
             Self::Step(Verb::Drain, name) => write!(f, "drain {name}"),
             Self::Step(Verb::Plan, name) => write!(f, "write the plan of {name}"),
             Self::Step(Verb::Check, name) => write!(f, "check {name}"),
+            Self::Step(Verb::Test, name) => write!(f, "run the checks of {name}"),
             Self::Step(Verb::Uncordon, name) => write!(f, "uncordon {name}"),
             Self::Step(Verb::Withdraw, name) => write!(f, "withdraw the permit of {name}"),
             Self::Fence(name) => write!(f, "end what another run began on {name}"),
@@ -353,17 +354,17 @@ mod tests {
     };
 
     use super::*;
-    use crate::rollout::{policy::Policy, tests::node};
+    use crate::rollout::{
+        policy::Policy,
+        tests::{self, node},
+    };
 
     fn planes(now: Timestamp) -> Snapshot {
         let policy = Policy {
             groups: BTreeMap::new(),
-            zone_label: "zone".into(),
             soak: SignedDuration::ZERO,
-            max_failed: 1,
-            windows: Vec::new(),
-            disruption: BTreeMap::new(),
             patience: SignedDuration::from_hours(1),
+            ..tests::policy()
         };
         let state = State {
             phase: Phase::Idle,

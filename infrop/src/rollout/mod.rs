@@ -8,6 +8,7 @@
 
 mod act;
 pub mod assess;
+mod check;
 mod claims;
 pub mod decide;
 mod error;
@@ -26,6 +27,7 @@ pub mod window;
 
 pub use self::{
     act::Drain,
+    check::{Check, Checks, Probe},
     error::Error,
     estimate::{Estimate, GroupEstimate, estimate},
     foresee::{assume, foresee, reach},

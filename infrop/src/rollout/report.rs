@@ -57,6 +57,7 @@ fn phase(node: &Assessment) -> Option<&'static str> {
         Stage::Do(Verb::Cordon | Verb::Drain) => Some("drain"),
         Stage::Do(Verb::Plan) => Some("plan"),
         Stage::Do(Verb::Check) => Some("check"),
+        Stage::Do(Verb::Test) => Some("test"),
         Stage::Do(Verb::Uncordon | Verb::Withdraw) => Some("uncordon"),
         Stage::Wait if node.away => Some(node.reason.as_str()),
         _ => None,
