@@ -12,7 +12,7 @@ use crate::{
         self, AtTimeout, Day, GroupRollout, Infrastructure, MaintenanceWindow, Rollout as Wanted, SecretReference,
     },
     rollout::{
-        self, Check, Checks, Drain, Probe,
+        self, Check, Checks, Drain, MetricsFile, Probe, Report,
         assess::Stage,
         decide::decide,
         policy::{Limits, Policy},
@@ -67,6 +67,13 @@ pub fn plan(infrastructure: &Infrastructure, snapshot: &Snapshot) -> Option<roll
 /// Whether a rollout would do something, or wait for something.
 pub(super) fn is_due(infrastructure: &Infrastructure, snapshot: &Snapshot) -> bool {
     plan(infrastructure, snapshot).is_some_and(|snapshot| decide(&snapshot).is_moving())
+}
+
+/// Figures of a cluster in which there is nothing to roll out.
+pub(super) fn measure(infrastructure: &Infrastructure, snapshot: &Snapshot, metrics: &MetricsFile) {
+    if let Some(snapshot) = plan(infrastructure, snapshot) {
+        metrics.take(&decide(&snapshot), &Report::default(), snapshot.now);
+    }
 }
 
 /// The nodes that are not as they should be and will not be by themselves, and why.

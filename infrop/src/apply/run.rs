@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -25,7 +26,7 @@ use crate::{
     cluster::Access,
     random, retry,
     rollout::{
-        Outcome as RolloutOutcome, Report, Rollout, assess::Stage as NodeStage,
+        MetricsFile, Outcome as RolloutOutcome, Report, Rollout, assess::Stage as NodeStage,
         decide::Decision as RolloutDecision,
     },
 };
@@ -47,6 +48,8 @@ pub struct Options {
     pub removals: Removals,
     /// Whether to become the writer although someone else is.
     pub take_over: bool,
+    /// Where figures of its rollouts are written, if anywhere.
+    pub metrics: Option<Arc<MetricsFile>>,
 }
 
 /// How a run ended.
@@ -120,6 +123,9 @@ pub async fn run(
     let decision = decide(&run.snapshot);
     if decision.actions.is_empty() && !rollout::is_due(&context.infrastructure, &run.snapshot) {
         let outcome = run.finish(&decision, run.behind());
+        if let Some(metrics) = &options.metrics {
+            rollout::measure(&context.infrastructure, &run.snapshot, metrics);
+        }
         return Ok(End { outcome, report: None, snapshot: run.snapshot });
     }
     let mut writer = Writer::enter(context, options.take_over, progress, run.access.as_ref()).await?;
@@ -225,6 +231,7 @@ impl<'a> Run<'a> {
             progress: self.progress,
             stop: self.stop.clone(),
             deadline,
+            metrics: self.options.metrics.as_deref(),
         };
         let (ended, report) = tokio::select! {
             ended = rollout.run() => ended?,

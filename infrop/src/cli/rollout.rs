@@ -19,7 +19,7 @@ use super::{
     BAD_INPUT, BLOCKED, DONE, INTERRUPTED, TIMED_OUT,
     node::PodArguments,
     output::{Output, print_json, say},
-    progress::{Lines, Style},
+    progress::{Lines, Style, metrics_file},
 };
 use crate::{
     apply::{Stop, Writer},
@@ -108,6 +108,10 @@ pub(super) struct RolloutArguments {
     #[arg(long)]
     events: bool,
 
+    /// Write figures of the rollout to this file, as OpenMetrics: whenever something changed, at most once a second.
+    #[arg(long, value_name = "FILE")]
+    metrics_file: Option<PathBuf>,
+
     /// The form of the report.
     #[arg(short, long, value_enum, default_value = "text")]
     output: Output,
@@ -146,6 +150,7 @@ pub(super) async fn run(arguments: RolloutArguments, stop: Stop) -> anyhow::Resu
     let settings = settings(&arguments.settings)?;
     let only: BTreeSet<NodeName> = arguments.nodes.iter().cloned().collect();
     let progress = Lines::new(if arguments.events { Style::Json } else { Style::for_people() });
+    let metrics = metrics_file(arguments.metrics_file.as_deref())?;
     let writer = Writer::of_cluster(&clients.client, arguments.take_over, &progress).await?;
     let identity = writer.identity().to_owned();
     let rollout = Rollout {
@@ -160,8 +165,13 @@ pub(super) async fn run(arguments: RolloutArguments, stop: Stop) -> anyhow::Resu
         progress: &progress,
         stop,
         deadline: tokio::time::Instant::now() + Duration::from_secs(arguments.timeout * 60),
+        metrics: metrics.as_ref(),
     };
-    let (outcome, report) = writer.during(async { Ok(rollout.run().await?) }).await?;
+    let ended = writer.during(async { Ok(rollout.run().await?) }).await;
+    if let Some(metrics) = &metrics {
+        metrics.write();
+    }
+    let (outcome, report) = ended?;
     progress.end();
     show(&report, arguments.output)?;
     let (decision, code) = match outcome {

@@ -14,7 +14,8 @@ pub use self::{
     access::{Access, Clients, DirectClient, Route},
     cordon::{Cordon, cordon, uncordon},
     drain::{
-        AtDeadline, Blocker, DrainRules, Drained, Error as DrainError, Fate, PodName, Preview, drain, preview,
+        AtDeadline, Blocker, DrainRules, Drained, Error as DrainError, Fate, PodName, Preview, drain,
+        drain_heard, preview,
     },
     error::Error,
     job::{JobManifest, run_job},

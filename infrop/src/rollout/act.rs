@@ -25,6 +25,7 @@ use super::{
     error::Error,
     etcd,
     history::History,
+    metrics::MetricsFile,
     policy::Policy,
     snapshot::{Etcd, Member},
 };
@@ -73,6 +74,7 @@ pub(super) struct Means<'a> {
     pub(super) policy: &'a Policy,
     pub(super) drain: Drain,
     pub(super) recorder: Recorder,
+    pub(super) metrics: Option<&'a MetricsFile>,
 }
 
 impl Means<'_> {
@@ -162,7 +164,8 @@ impl Means<'_> {
             }
             Action::Step(Verb::Drain, name) => {
                 let Drain { rules, limit } = &self.drain;
-                match cluster::drain(self.direct, name, rules, *limit, note).await {
+                let refused = || self.metrics.iter().for_each(|metrics| metrics.count_refusal());
+                match cluster::drain_heard(self.direct, name, rules, *limit, note, &refused).await {
                     Ok(_) => Ok(Found::Empty),
                     Err(error @ DrainError::Api(_)) => Err(error.into()),
                     Err(error) => Ok(Found::Held(error.to_string())),

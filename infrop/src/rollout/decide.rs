@@ -52,6 +52,23 @@ impl Action {
         }
     }
 
+    /// What it is, in a word for programs.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Permit(_) => "permit",
+            Self::Step(Verb::Cordon, _) => "cordon",
+            Self::Step(Verb::Drain, _) => "drain",
+            Self::Step(Verb::Plan, _) => "plan",
+            Self::Step(Verb::Check, _) => "check",
+            Self::Step(Verb::Test, _) => "test",
+            Self::Step(Verb::Uncordon, _) => "uncordon",
+            Self::Step(Verb::Withdraw, _) => "withdraw",
+            Self::Fence(_) => "fence",
+            Self::LookAtEtcd => "etcd",
+            Self::SaveEtcd(..) => "save",
+        }
+    }
+
     /// Whether it changes nothing: people need not see it unless it fails.
     pub fn is_look(&self) -> bool {
         matches!(self, Self::LookAtEtcd | Self::Step(Verb::Check, _))

@@ -16,6 +16,7 @@ mod estimate;
 mod etcd;
 mod foresee;
 mod history;
+mod metrics;
 pub mod policy;
 pub mod reason;
 mod report;
@@ -32,6 +33,7 @@ pub use self::{
     estimate::{Estimate, GroupEstimate, estimate},
     foresee::{assume, foresee, reach},
     history::Kind,
+    metrics::MetricsFile,
     report::{NodeReport, PhaseReport, Report},
     run::{Outcome, Rollout, Targets},
 };

@@ -87,6 +87,17 @@ impl Report {
         }
     }
 
+    /// Seconds of all nodes in each phase, up to now.
+    pub(super) fn phases(&self, now: Timestamp) -> BTreeMap<&'static str, f64> {
+        let mut phases = BTreeMap::new();
+        for PhaseReport { phase, since, seconds } in self.nodes.values().flat_map(|node| &node.phases) {
+            // One under way has no seconds yet.
+            let under_way = || now.duration_since(*since).as_secs_f64().max(0.0);
+            *phases.entry(*phase).or_default() += if *seconds > 0.0 { *seconds } else { under_way() };
+        }
+        phases
+    }
+
     pub(super) fn note(&mut self, action: &Action) {
         self.actions += usize::from(!action.is_look());
     }

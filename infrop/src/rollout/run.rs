@@ -25,6 +25,7 @@ use super::{
     claims::Claims,
     decide::{Action, Decision, decide},
     error::Error,
+    metrics::MetricsFile,
     policy::Policy,
     report::Report,
     snapshot::{EtcdSeen, Failing, Member, Snapshot},
@@ -74,6 +75,8 @@ pub struct Rollout<'a> {
     pub stop: Stop,
     /// When it has to end.
     pub deadline: tokio::time::Instant,
+    /// Where its figures are written, if anywhere.
+    pub metrics: Option<&'a MetricsFile>,
 }
 
 impl std::fmt::Debug for Rollout<'_> {
@@ -126,6 +129,7 @@ impl Rollout<'_> {
             policy: &self.policy,
             drain: self.drain.clone(),
             recorder,
+            metrics: self.metrics,
         };
         let snapshot = Snapshot {
             claims: stale,
@@ -139,7 +143,11 @@ impl Rollout<'_> {
             announced: BTreeSet::new(),
             report: Report::default(),
         };
-        let outcome = run.until_the_end().await?;
+        let outcome = run.until_the_end().await;
+        if let Some(metrics) = self.metrics {
+            metrics.end_rollout();
+        }
+        let outcome = outcome?;
         // Nobody has to fence what is done.
         let announced = run.announced.clone();
         claims.lock().await.forget(&announced).await?;
@@ -161,6 +169,10 @@ impl<'a> Run<'a> {
             let decision = decide(&self.snapshot);
             if listed {
                 self.report.take(&decision, self.snapshot.now);
+                if let Some(metrics) = self.rollout.metrics {
+                    metrics.take(&decision, &self.report, self.snapshot.now);
+                    metrics.write_if_due();
+                }
                 self.show(&decision);
                 for action in decision.actions.iter().filter(|_| !stopped) {
                     running.push(self.start(action.clone()));
@@ -189,6 +201,7 @@ impl<'a> Run<'a> {
                 Some(ended) = running.next() => self.take_in(ended)?,
                 () = sleep_until(decision.until) => {}
                 () = asked => {}
+                () = due(self.rollout.metrics) => {}
                 () = tokio::time::sleep_until(self.rollout.deadline) => return Ok(Outcome::TimedOut(decision)),
             }
         }
@@ -284,6 +297,7 @@ impl<'a> Run<'a> {
             Err(Error::Lost) => return Err(Error::Lost),
             Err(error) => {
                 let why = format!("{:#}", anyhow::Error::from(error));
+                self.count_failure(&action);
                 let attempts = self.attempts.entry(action.clone()).or_default();
                 *attempts += 1;
                 let last = *attempts >= ATTEMPTS;
@@ -298,6 +312,7 @@ impl<'a> Run<'a> {
         };
         self.attempts.remove(&action);
         if let Found::Tested(Err(why)) = &found {
+            self.count_failure(&action);
             self.rollout.progress.event(&event(EventStage::Failed { why: why.clone(), last: false }));
         } else if !action.is_look() {
             self.rollout.progress.event(&event(EventStage::Done(started.elapsed())));
@@ -305,6 +320,12 @@ impl<'a> Run<'a> {
         self.report.note(&action);
         self.learn(&action, found);
         Ok(())
+    }
+
+    fn count_failure(&self, action: &Action) {
+        if let Some(metrics) = self.rollout.metrics {
+            metrics.count_failure(action);
+        }
     }
 
     fn learn(&mut self, action: &Action, found: Found) {
@@ -357,6 +378,14 @@ fn only_waits(action: &Action) -> bool {
 fn is_older(node: &NodeView, than: &NodeView) -> bool {
     let version = |node: &NodeView| node.resource_version.parse::<u64>().ok();
     version(node).zip(version(than)).is_some_and(|(one, other)| one < other)
+}
+
+/// When figures have to be written although nothing else happens.
+async fn due(metrics: Option<&MetricsFile>) {
+    match metrics {
+        Some(metrics) => metrics.wait().await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn sleep_until(until: Option<Timestamp>) {
