@@ -91,9 +91,9 @@ fn name(stage: Stage) -> &'static str {
 impl MetricsFile {
     /// Makes the file: that it cannot be written is better known before anything is done.
     pub fn create(path: &Path) -> io::Result<Self> {
-        let file = Self { path: path.to_owned(), state: Mutex::default() };
-        write(&file.path, &text(&State::default()))?;
-        Ok(file)
+        let state = State { written: Some((Events::default(), Instant::now())), ..State::default() };
+        write(path, &text(&state))?;
+        Ok(Self { path: path.to_owned(), state: Mutex::new(state) })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -273,8 +273,6 @@ mod tests {
     fn it_is_written_when_something_happened_and_not_too_often() {
         let directory = tempfile::tempdir().unwrap();
         let file = MetricsFile::create(&directory.path().join("x")).unwrap();
-        assert_eq!(file.due(), Some(Duration::ZERO));
-        file.write_if_due();
         assert_eq!(file.due(), None);
         file.count_refusal();
         let left = file.due().unwrap();
