@@ -16,6 +16,8 @@ pub const PLAN: &str = "alpha.node.caos.ch/plan";
 pub const CORDONED_BY: &str = "alpha.node.caos.ch/cordoned-by";
 /// A person: why nothing is to change.
 pub const PAUSED: &str = "alpha.node.caos.ch/paused";
+/// infrop: when it began with the node, and how long the node took before, as JSON.
+pub const HISTORY: &str = "alpha.node.caos.ch/history";
 /// node-agent: `true` if the node is at the plan in [`PLAN_OBSERVED`].
 pub const READY: &str = "alpha.node.caos.ch/ready";
 /// node-agent: the plan that [`READY`] and the current versions speak of.
@@ -26,7 +28,7 @@ pub const STATE: &str = "alpha.node.caos.ch/state";
 /// The keys with a fixed name that node-agent, and only it, writes. The admission policies name them, too.
 pub const AGENTS_KEYS: [&str; 3] = [READY, PLAN_OBSERVED, STATE];
 /// The keys with a fixed name that infrop and people write, and no node.
-pub const OTHERS_KEYS: [&str; 4] = [CHANGES_ALLOWED, PLAN, CORDONED_BY, PAUSED];
+pub const OTHERS_KEYS: [&str; 5] = [CHANGES_ALLOWED, PLAN, CORDONED_BY, PAUSED, HISTORY];
 
 const PREFIX: &str = "alpha.";
 const DESIRED_SUFFIX: &str = ".caos.ch/desired-version";

@@ -7,6 +7,7 @@ pub mod cluster;
 pub mod desired;
 pub mod provider;
 pub mod random;
+pub mod retry;
 pub mod rollout;
 pub mod secrets;
 pub mod writer;

@@ -26,6 +26,9 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_mins(2);
 /// What of stderr goes into an error: some lines a person can read.
 const TAIL_BYTES: usize = 2048;
 
+/// What is read at once of an output of which only the end is kept.
+const PIECE_BYTES: usize = 8192;
+
 /// A program that could not be run or did not succeed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -92,9 +95,11 @@ pub struct Program {
     name: OsString,
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
+    without: Vec<OsString>,
     directory: Option<PathBuf>,
     stdin: Vec<u8>,
     timeout: Duration,
+    only_end: bool,
 }
 
 impl Program {
@@ -104,9 +109,11 @@ impl Program {
             name: name.as_ref().to_owned(),
             args: Vec::new(),
             env: Vec::new(),
+            without: Vec::new(),
             directory: None,
             stdin: Vec::new(),
             timeout: DEFAULT_TIMEOUT,
+            only_end: false,
         }
     }
 
@@ -128,6 +135,21 @@ impl Program {
     #[must_use]
     pub fn env(mut self, key: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         self.env.push((key.as_ref().to_owned(), value.as_ref().to_owned()));
+        self
+    }
+
+    /// A variable that it does not inherit.
+    #[must_use]
+    pub fn without(mut self, key: impl AsRef<OsStr>) -> Self {
+        self.without.push(key.as_ref().to_owned());
+        self
+    }
+
+    /// For programs of others, which may write a lot: only the end of stdout is kept, and stands in the error if there is
+    /// nothing on stderr.
+    #[must_use]
+    pub fn only_end(mut self) -> Self {
+        self.only_end = true;
         self
     }
 
@@ -161,7 +183,10 @@ impl Program {
         let mut stderr = Vec::new();
         let finished =
             tokio::time::timeout(self.timeout, self.converse(child, &mut stdout, &mut stderr)).await;
-        let stderr = tail(&stderr);
+        let stderr = match tail(&stderr) {
+            nothing if nothing.is_empty() && self.only_end => tail(&stdout),
+            stderr => stderr,
+        };
         let Ok(result) = finished else {
             // Dropping `group` ends whatever the program left behind, too.
             return Err(Error::TimedOut { command: self.to_string(), after: self.timeout, stderr });
@@ -185,6 +210,9 @@ impl Program {
             .stderr(Stdio::piped())
             // A group of its own, so that its children end with it.
             .process_group(0);
+        for key in &self.without {
+            command.env_remove(key);
+        }
         if let Some(directory) = &self.directory {
             command.current_dir(directory);
         }
@@ -217,7 +245,8 @@ impl Program {
             io::Result::Ok(())
         };
         let (out, err) = (child.stdout.take(), child.stderr.take());
-        tokio::try_join!(feed, read(out, stdout), read(err, stderr))?;
+        // Of stderr nobody ever sees more than the end.
+        tokio::try_join!(feed, read(out, stdout, self.only_end), read(err, stderr, true))?;
         child.wait().await
     }
 
@@ -241,10 +270,20 @@ impl fmt::Display for Program {
     }
 }
 
-async fn read(pipe: Option<impl AsyncRead + Unpin>, into: &mut Vec<u8>) -> io::Result<()> {
-    match pipe {
-        Some(mut pipe) => pipe.read_to_end(into).await.map(drop),
-        None => Ok(()),
+async fn read(pipe: Option<impl AsyncRead + Unpin>, into: &mut Vec<u8>, only_end: bool) -> io::Result<()> {
+    let Some(mut pipe) = pipe else { return Ok(()) };
+    if !only_end {
+        return pipe.read_to_end(into).await.map(drop);
+    }
+    let mut piece = vec![0; PIECE_BYTES];
+    loop {
+        let count = pipe.read(&mut piece).await?;
+        if count == 0 {
+            return Ok(());
+        }
+        into.extend_from_slice(piece.get(..count).unwrap_or_default());
+        let excess = into.len().saturating_sub(TAIL_BYTES);
+        into.drain(..excess);
     }
 }
 
@@ -284,6 +323,25 @@ mod tests {
         let text = error.to_string();
         assert!(text.contains("exit status: 3") && text.ends_with("the cause"), "{text}");
         assert!(text.len() < TAIL_BYTES + 300);
+    }
+
+    #[tokio::test]
+    async fn of_programs_of_others_only_the_end_is_kept() {
+        let limit = Duration::from_millis(300);
+        let error = sh("yes line").only_end().timeout(limit).run().await.unwrap_err();
+        assert!(error.stderr().ends_with("line") && error.stderr().len() <= TAIL_BYTES, "{error}");
+        assert_eq!(sh("yes x | head -c 9999; printf end").only_end().run().await.unwrap().len(), TAIL_BYTES);
+        let error = sh("echo out; exit 1").only_end().run().await.unwrap_err();
+        assert_eq!(error.stderr(), "out");
+        let error = sh("echo out; echo err >&2; exit 1").only_end().run().await.unwrap_err();
+        assert_eq!(error.stderr(), "err");
+    }
+
+    #[tokio::test]
+    async fn what_it_is_not_to_inherit_it_does_not() {
+        let home = sh("printf %s \"${HOME-none}\"").env("HOME", "/x");
+        assert_eq!(home.clone().without("HOME").run().await.unwrap(), "none");
+        assert_eq!(home.run().await.unwrap(), "/x");
     }
 
     #[tokio::test]

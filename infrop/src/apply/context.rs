@@ -23,7 +23,7 @@ use crate::{
         ssh::Connections,
     },
     cluster::Manifests,
-    desired::{Infrastructure, PoolName, ProviderName},
+    desired::{Infrastructure, PoolName, Probe, ProviderName},
     provider::{EndpointDefaults, HostDefaults, Pool, Provider, Spares},
 };
 
@@ -48,7 +48,7 @@ pub struct Context {
 impl Context {
     /// Of a document; files it names are relative to `directory`.
     pub fn new(
-        infrastructure: Infrastructure,
+        mut infrastructure: Infrastructure,
         directory: &Path,
         providers: BTreeMap<ProviderName, Box<dyn Provider>>,
         connections: Arc<Connections>,
@@ -58,6 +58,11 @@ impl Context {
         manifests.add("infrop's own policies", POLICIES)?;
         for file in &infrastructure.cluster.networking.manifests {
             manifests.read(&directory.join(file))?;
+        }
+        for check in infrastructure.checks_mut() {
+            if let Probe::Job(file) = &mut check.probe {
+                *file = directory.join(&file);
+            }
         }
         Ok(Self { infrastructure, providers, connections, package, manifests })
     }

@@ -8,9 +8,11 @@ use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use super::snapshot::{Cluster, Host, Snapshot};
 use crate::{
     cluster::{AtDeadline, DrainRules, Fate, NodeView},
-    desired::{AtTimeout, Day, GroupRollout, Infrastructure, MaintenanceWindow, Rollout as Wanted},
+    desired::{
+        self, AtTimeout, Day, GroupRollout, Infrastructure, MaintenanceWindow, Rollout as Wanted, SecretReference,
+    },
     rollout::{
-        self, Drain,
+        self, Check, Checks, Drain, MetricsFile, Probe, Report,
         assess::Stage,
         decide::decide,
         policy::{Limits, Policy},
@@ -67,6 +69,13 @@ pub(super) fn is_due(infrastructure: &Infrastructure, snapshot: &Snapshot) -> bo
     plan(infrastructure, snapshot).is_some_and(|snapshot| decide(&snapshot).is_moving())
 }
 
+/// Figures of a cluster in which there is nothing to roll out.
+pub(super) fn measure(infrastructure: &Infrastructure, snapshot: &Snapshot, metrics: &MetricsFile) {
+    if let Some(snapshot) = plan(infrastructure, snapshot) {
+        metrics.take(&decide(&snapshot), &Report::default(), snapshot.now);
+    }
+}
+
 /// The nodes that are not as they should be and will not be by themselves, and why.
 pub fn blocked(infrastructure: &Infrastructure, snapshot: &Snapshot) -> BTreeMap<NodeName, String> {
     let decision = plan(infrastructure, snapshot).map(|snapshot| decide(&snapshot));
@@ -90,6 +99,7 @@ pub(super) fn policy(infrastructure: &Infrastructure) -> Policy {
         drain: _,
         disruption,
         kubernetes_steps: _,
+        checks,
     } = &infrastructure.rollout;
     let groups = infrastructure.cluster.workers.iter().map(|workers| {
         let own: &GroupRollout = &workers.rollout;
@@ -99,6 +109,12 @@ pub(super) fn policy(infrastructure: &Infrastructure) -> Policy {
         };
         (workers.pool.to_string(), limits)
     });
+    let all = |checks: &[desired::Check]| checks.iter().filter_map(|one| check(infrastructure, one)).collect();
+    let own = infrastructure.cluster.workers.iter().filter_map(|workers| {
+        let checks = workers.rollout.checks.as_ref()?;
+        Some((workers.pool.to_string(), all(checks)))
+    });
+    let checks = Checks { all: all(checks), groups: own.collect() };
     Policy {
         groups: groups.collect(),
         zone_label: zone_label.clone(),
@@ -107,7 +123,29 @@ pub(super) fn policy(infrastructure: &Infrastructure) -> Policy {
         windows: windows.iter().filter_map(window).collect(),
         disruption: disruption.clone(),
         patience: SignedDuration::from_mins(i64::from(*patience_minutes)),
+        checks,
     }
+}
+
+/// The document was checked, so its commands name programs.
+fn check(infrastructure: &Infrastructure, wanted: &desired::Check) -> Option<Check> {
+    let desired::Check { name, probe, timeout_seconds } = wanted;
+    let probe = match probe {
+        desired::Probe::Job(file) => Probe::Job(file.clone()),
+        desired::Probe::Command(words) => {
+            let (program, arguments) = words.split_first()?;
+            let secret = match &infrastructure.ssh.private_key {
+                Some(SecretReference::Environment(variable)) => Some(variable.clone()),
+                Some(SecretReference::File(_) | SecretReference::Secret(_)) | None => None,
+            };
+            Probe::Command {
+                program: program.clone(),
+                arguments: arguments.to_vec(),
+                without: secret.into_iter().collect(),
+            }
+        }
+    };
+    Some(Check { name: name.clone(), probe, limit: Duration::from_secs((*timeout_seconds).into()) })
 }
 
 /// The document was checked, so its times and zones are ones.

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -23,9 +24,9 @@ use super::{
 use crate::{
     bootstrap::host::KubeadmState,
     cluster::Access,
-    random,
+    random, retry,
     rollout::{
-        Outcome as RolloutOutcome, Report, Rollout, assess::Stage as NodeStage,
+        MetricsFile, Outcome as RolloutOutcome, Report, Rollout, assess::Stage as NodeStage,
         decide::Decision as RolloutDecision,
     },
 };
@@ -33,7 +34,7 @@ use crate::{
 /// How often something that fails is tried before the host is left alone in this run.
 const ATTEMPTS: u32 = 3;
 
-/// The wait before the second attempt; twice as long before the third. Each up to a quarter longer.
+/// The wait before the second attempt.
 const RETRY_DELAY: Duration = Duration::from_secs(2);
 
 /// How a run is to go.
@@ -47,6 +48,8 @@ pub struct Options {
     pub removals: Removals,
     /// Whether to become the writer although someone else is.
     pub take_over: bool,
+    /// Where figures of its rollouts are written, if anywhere.
+    pub metrics: Option<Arc<MetricsFile>>,
 }
 
 /// How a run ended.
@@ -120,6 +123,9 @@ pub async fn run(
     let decision = decide(&run.snapshot);
     if decision.actions.is_empty() && !rollout::is_due(&context.infrastructure, &run.snapshot) {
         let outcome = run.finish(&decision, run.behind());
+        if let Some(metrics) = &options.metrics {
+            rollout::measure(&context.infrastructure, &run.snapshot, metrics);
+        }
         return Ok(End { outcome, report: None, snapshot: run.snapshot });
     }
     let mut writer = Writer::enter(context, options.take_over, progress, run.access.as_ref()).await?;
@@ -225,6 +231,7 @@ impl<'a> Run<'a> {
             progress: self.progress,
             stop: self.stop.clone(),
             deadline,
+            metrics: self.options.metrics.as_deref(),
         };
         let (ended, report) = tokio::select! {
             ended = rollout.run() => ended?,
@@ -304,7 +311,7 @@ impl<'a> Run<'a> {
         Box::pin(async move {
             let started = Instant::now();
             if attempt > 0 {
-                tokio::time::sleep(retry_delay(attempt, random::fraction())).await;
+                tokio::time::sleep(retry::delay(RETRY_DELAY, attempt, random::fraction())).await;
             }
             let asked = async {
                 // Without anyone who could ask, nobody does.
@@ -449,29 +456,4 @@ fn is_exclusive(snapshot: &Snapshot, action: &Action) -> bool {
 
 fn ran_kubeadm(action: &Action) -> bool {
     matches!(action, Action::Init(_) | Action::Join(..) | Action::AwaitKubeadm(_))
-}
-
-/// The wait before an attempt that is not the first. `fraction`, from 0 to 1, makes it longer: what failed on many hosts at
-/// once, because of a mirror say, does not come back there at once.
-fn retry_delay(failures: u32, fraction: f64) -> Duration {
-    (RETRY_DELAY * failures).mul_f64(1.0 + fraction / 4.0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn retries_wait_longer_each_time_and_not_all_equally_long() {
-        for (failures, fraction, milliseconds) in
-            [(1, 0.0, 2000), (1, 1.0, 2500), (2, 0.0, 4000), (2, 0.5, 4500)]
-        {
-            assert_eq!(retry_delay(failures, fraction), Duration::from_millis(milliseconds));
-        }
-        let spread: Vec<f64> = (0..100).map(|_| random::fraction()).collect();
-        assert!(spread.iter().all(|fraction| (0.0..=1.0).contains(fraction)));
-        assert!(
-            spread.iter().any(|fraction| *fraction < 0.5) && spread.iter().any(|fraction| *fraction > 0.5)
-        );
-    }
 }

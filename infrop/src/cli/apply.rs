@@ -1,6 +1,10 @@
 //! `infrop apply`: from a document to a running cluster.
 
-use std::time::{Duration, Instant};
+use std::{
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use clap::Args;
 use common::{KubernetesVersion, metadata::NodeName};
@@ -10,9 +14,12 @@ use super::{
     confirm::{ask, can_ask, with_all_on},
     infrastructure::DocumentArguments,
     output::{say, table},
-    progress::{Lines, Style},
+    progress::{Lines, Style, metrics_file},
 };
-use crate::apply::{self, Agreed, Cluster, Context, End, Options, Outcome, Removals, Snapshot, Stop};
+use crate::{
+    apply::{self, Agreed, Cluster, Context, End, Options, Outcome, Removals, Snapshot, Stop},
+    rollout::MetricsFile,
+};
 
 const HELP: &str = "\
 Run it again at any time, also after it was stopped or killed: it looks at what is there and does what is missing. If \
@@ -63,6 +70,17 @@ pub(super) struct RunArguments {
     /// Show progress as one JSON object per line.
     #[arg(long)]
     events: bool,
+
+    /// Write figures of the rollout to this file, as OpenMetrics: whenever something changed, at most once a second.
+    #[arg(long, value_name = "FILE")]
+    metrics_file: Option<PathBuf>,
+}
+
+impl RunArguments {
+    /// The file for figures, if one was asked for.
+    pub(super) fn metrics(&self) -> anyhow::Result<Option<Arc<MetricsFile>>> {
+        Ok(metrics_file(self.metrics_file.as_deref())?.map(Arc::new))
+    }
 }
 
 pub(super) async fn run(arguments: ApplyArguments, shared: &Shared, stop: Stop) -> anyhow::Result<u8> {
@@ -81,14 +99,16 @@ pub(super) async fn run(arguments: ApplyArguments, shared: &Shared, stop: Stop) 
         Agreed::Nothing
     };
     let removals = Removals { limit: max_delete, agreed, ..Removals::default() };
+    let metrics = run.metrics()?;
     for version in ahead(&context, run.parallel).await? {
         let context = document.context_at(version, shared).await?;
-        let code = execute(&context, &document, &run, removals.clone(), stop.clone()).await?;
+        let code =
+            execute(&context, &document, &run, metrics.clone(), removals.clone(), stop.clone()).await?;
         if code != DONE {
             return Ok(code);
         }
     }
-    execute(&context, &document, &run, removals, stop).await
+    execute(&context, &document, &run, metrics, removals, stop).await
 }
 
 /// The Kubernetes versions that the cluster still has to go through before the document's.
@@ -135,19 +155,25 @@ pub(super) async fn execute(
     context: &Context,
     document: &DocumentArguments,
     run: &RunArguments,
+    metrics: Option<Arc<MetricsFile>>,
     removals: Removals,
     stop: Stop,
 ) -> anyhow::Result<u8> {
-    let RunArguments { timeout, parallel, take_over, events } = *run;
+    let RunArguments { timeout, parallel, take_over, events, metrics_file: _ } = *run;
     let started = Instant::now();
     let options = Options {
         timeout: Duration::from_secs(timeout * 60),
         parallel: parallel.into(),
         removals,
         take_over,
+        metrics: metrics.clone(),
     };
     let progress = Lines::new(if events { Style::Json } else { Style::for_people() });
-    let End { outcome, report, snapshot } = apply::run(context, &options, &progress, stop).await?;
+    let ended = apply::run(context, &options, &progress, stop).await;
+    if let Some(metrics) = metrics {
+        metrics.write();
+    }
+    let End { outcome, report, snapshot } = ended?;
     progress.end();
     let seconds = started.elapsed().as_secs_f64();
     if let Some(report) = report.filter(|report| !report.nodes.is_empty()) {

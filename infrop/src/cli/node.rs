@@ -258,7 +258,8 @@ async fn replace(arguments: ReplaceArguments, shared: &Shared, stop: Stop) -> an
         agreed: Agreed::These([name].into()),
         ..Removals::default()
     };
-    execute(&context, &document, &run, removals, stop).await
+    let metrics = run.metrics()?;
+    execute(&context, &document, &run, metrics, removals, stop).await
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::{
     apply::{self, Action, Agreed, Context, Decision, Removals, Snapshot},
     cluster::{self, Access, DrainRules},
     rollout::{
-        self,
+        self, Estimate,
         assess::{Assessment, Stage, Verb},
         decide::Action as RolloutAction,
         reason::Reason,
@@ -25,7 +25,8 @@ use crate::{
 const HELP: &str = "\
 Looks at providers, hosts and cluster, and changes nothing. It shows all steps in their order, as they will be if each \
 goes well; hosts take theirs side by side. Removals are shown as `apply --yes` with the same --max-delete would do them. \
-Drains are shown with what they would meet now: budgets that hold pods, and pods that nothing would make again.
+Drains are shown with what they would meet now: budgets that hold pods, and pods that nothing would make again. How long \
+nodes take is estimated by what nodes of this cluster took before.
 
 Example: infrop plan -f infrastructure.yaml -o json
 
@@ -54,6 +55,14 @@ struct Row {
     reason: Option<String>,
 }
 
+/// What programs are told.
+#[derive(Debug, Serialize)]
+struct Plan {
+    steps: Vec<Row>,
+    /// How long the rollout among them takes.
+    estimate: Option<Estimate>,
+}
+
 pub(super) async fn run(arguments: PlanArguments, shared: &Shared) -> anyhow::Result<u8> {
     let PlanArguments { document, output, max_delete } = arguments;
     let context = document.context(shared).await?;
@@ -61,7 +70,7 @@ pub(super) async fn run(arguments: PlanArguments, shared: &Shared) -> anyhow::Re
     // What nobody agreed to yet is what people look at a plan for.
     snapshot.removals = Removals { limit: max_delete, agreed: Agreed::All, ..Removals::default() };
     let (steps, end, world) = apply::foresee(&snapshot);
-    let (rollout, stuck) = roll_out(&context, &world);
+    let (rollout, stuck, estimate) = roll_out(&context, &world);
     let leaving = steps.iter().filter_map(|step| match step {
         Action::Remove(name) => Some(name),
         _ => None,
@@ -75,28 +84,36 @@ pub(super) async fn run(arguments: PlanArguments, shared: &Shared) -> anyhow::Re
     rows.extend(rollout_rows(&rollout, stuck, &drains));
     let code = if rows.is_empty() { DONE } else { CHANGES };
     match output {
-        Output::Json => print_json(&rows)?,
+        Output::Json => print_json(&Plan { steps: rows, estimate })?,
         Output::Text if rows.is_empty() => say("Nothing to do: all is as the document says.")?,
         Output::Text => {
             let rows = rows
                 .into_iter()
                 .map(|row| [row.host.unwrap_or_default(), row.what, row.reason.unwrap_or_default()]);
             say(table(["HOST", "STEP", "REASON"], rows))?;
+            if let Some(estimate) = estimate {
+                say(format_args!("\n{estimate}."))?;
+            }
         }
     }
     Ok(code)
 }
 
-/// The rollout after all other steps, and the nodes that would not be through at its end, with the reason.
-fn roll_out(context: &Context, world: &Snapshot) -> (Vec<RolloutAction>, BTreeMap<NodeName, String>) {
+/// The rollout after all other steps, the nodes that would not be through at its end, with the reason, and how long it
+/// will take.
+fn roll_out(
+    context: &Context,
+    world: &Snapshot,
+) -> (Vec<RolloutAction>, BTreeMap<NodeName, String>, Option<Estimate>) {
     let Some(snapshot) = apply::plan_rollout(&context.infrastructure, world) else {
         return Default::default();
     };
     let (steps, end) = rollout::foresee(&snapshot);
+    let estimate = rollout::estimate(&snapshot, &steps);
     // What nobody knows the versions of is named with the other steps.
     let is_stuck = |node: &Assessment| node.stage != Stage::Done && node.reason != Reason::TargetUnknown;
     let stuck = end.nodes.into_iter().filter(|(_, node)| is_stuck(node));
-    (steps, stuck.map(|(name, node)| (name, node.to_string())).collect())
+    (steps, stuck.map(|(name, node)| (name, node.to_string())).collect(), estimate)
 }
 
 fn rollout_rows(

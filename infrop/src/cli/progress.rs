@@ -5,15 +5,20 @@ use std::{
     cell::RefCell,
     collections::BTreeMap,
     io::{IsTerminal, Write},
+    path::Path,
     time::{Duration, Instant},
 };
 
+use anyhow::Context as _;
 use common::metadata::NodeName;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use jiff::Timestamp;
 use serde_json::json;
 
-use crate::apply::{Event, Progress, Stage};
+use crate::{
+    apply::{Event, Progress, Stage},
+    rollout::MetricsFile,
+};
 
 /// How often moving lines move.
 const TICK: Duration = Duration::from_millis(200);
@@ -34,6 +39,14 @@ impl Style {
     pub(super) fn for_people() -> Self {
         if std::io::stderr().is_terminal() { Self::Moving } else { Self::Text }
     }
+}
+
+/// The file for figures, if one was asked for.
+pub(super) fn metrics_file(path: Option<&Path>) -> anyhow::Result<Option<MetricsFile>> {
+    let create = |path: &Path| {
+        MetricsFile::create(path).with_context(|| format!("cannot write metrics to {}", path.display()))
+    };
+    path.map(create).transpose()
 }
 
 /// Lines on stderr.

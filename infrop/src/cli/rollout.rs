@@ -19,14 +19,14 @@ use super::{
     BAD_INPUT, BLOCKED, DONE, INTERRUPTED, TIMED_OUT,
     node::PodArguments,
     output::{Output, print_json, say},
-    progress::{Lines, Style},
+    progress::{Lines, Style, metrics_file},
 };
 use crate::{
     apply::{Stop, Writer},
     cluster::{self, Clients, NodeView},
-    desired::{Amount, Rollout as Defaults},
+    desired::{Amount, Check as DesiredCheck, Rollout as Defaults},
     rollout::{
-        Drain, Outcome, Report, Rollout,
+        Check, Checks, Drain, Outcome, Probe, Report, Rollout,
         assess::Stage,
         policy::{Limits, Policy},
     },
@@ -42,12 +42,16 @@ Run it again at any time, also after it was stopped or killed: it goes on. `infr
 Examples:
   infrop rollout --set kubernetes=1.37.1 --set containerd=2.4.2
   infrop rollout --set reboot=2026-11-16 --node w-1 --node w-2
+  infrop rollout --set containerd=2.4.2 --check 'smoke=./smoke.sh --fast'
 
 Exit codes: 0 all nodes have their versions, 1 failed, 3 some have not (each has its reason), 4 out of time, 5 someone \
 else is at work, 64 bad input, 130 interrupted.";
 
 /// All workers: without a document there are no groups.
 const WORKERS: &str = "workers";
+
+/// All others; they go one by one in any case.
+const CONTROL_PLANES: &str = "control-planes";
 
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
@@ -84,6 +88,11 @@ pub(super) struct RolloutArguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     drain_timeout: u64,
 
+    /// What is checked on a node after its soak: a name, and a program with its arguments, separated by spaces. There is
+    /// no shell; NODE and GROUP are in its environment, and it may take a minute.
+    #[arg(long = "check", value_name = "NAME=PROGRAM ...", value_parser = parse_check)]
+    checks: Vec<Check>,
+
     #[command(flatten)]
     pods: PodArguments,
 
@@ -99,6 +108,10 @@ pub(super) struct RolloutArguments {
     #[arg(long)]
     events: bool,
 
+    /// Write figures of the rollout to this file, as OpenMetrics: whenever something changed, at most once a second.
+    #[arg(long, value_name = "FILE")]
+    metrics_file: Option<PathBuf>,
+
     /// The form of the report.
     #[arg(short, long, value_enum, default_value = "text")]
     output: Output,
@@ -109,6 +122,21 @@ fn parse_setting(text: &str) -> Result<(SoftwareName, SoftwareVersion), String> 
     let name = name.parse().map_err(|error: common::software::SoftwareError| error.to_string())?;
     let version = version.parse().map_err(|error: common::software::SoftwareError| error.to_string())?;
     Ok((name, version))
+}
+
+fn parse_check(text: &str) -> Result<Check, String> {
+    let form = "write NAME=PROGRAM and its arguments, such as 'smoke=./smoke.sh --fast'";
+    let (name, command) = text.split_once('=').ok_or(form)?;
+    let mut words = command.split_whitespace().map(str::to_owned);
+    Ok(Check {
+        name: name.parse().map_err(|error: crate::desired::NameError| error.to_string())?,
+        probe: Probe::Command {
+            program: words.next().ok_or(form)?,
+            arguments: words.collect(),
+            without: Vec::new(),
+        },
+        limit: Duration::from_secs(DesiredCheck::default_timeout_seconds().into()),
+    })
 }
 
 pub(super) async fn run(arguments: RolloutArguments, stop: Stop) -> anyhow::Result<u8> {
@@ -122,6 +150,7 @@ pub(super) async fn run(arguments: RolloutArguments, stop: Stop) -> anyhow::Resu
     let settings = settings(&arguments.settings)?;
     let only: BTreeSet<NodeName> = arguments.nodes.iter().cloned().collect();
     let progress = Lines::new(if arguments.events { Style::Json } else { Style::for_people() });
+    let metrics = metrics_file(arguments.metrics_file.as_deref())?;
     let writer = Writer::of_cluster(&clients.client, arguments.take_over, &progress).await?;
     let identity = writer.identity().to_owned();
     let rollout = Rollout {
@@ -129,12 +158,20 @@ pub(super) async fn run(arguments: RolloutArguments, stop: Stop) -> anyhow::Resu
         identity: &identity,
         policy: policy(&arguments),
         drain: Drain { rules: arguments.pods.rules(), limit: Duration::from_secs(arguments.drain_timeout) },
-        targets: &|node| (WORKERS.to_owned(), target(node, &settings, &only)),
+        targets: &|node| {
+            let group = if node.control_plane { CONTROL_PLANES } else { WORKERS };
+            (group.to_owned(), target(node, &settings, &only))
+        },
         progress: &progress,
         stop,
         deadline: tokio::time::Instant::now() + Duration::from_secs(arguments.timeout * 60),
+        metrics: metrics.as_ref(),
     };
-    let (outcome, report) = writer.during(async { Ok(rollout.run().await?) }).await?;
+    let ended = writer.during(async { Ok(rollout.run().await?) }).await;
+    if let Some(metrics) = &metrics {
+        metrics.write();
+    }
+    let (outcome, report) = ended?;
     progress.end();
     show(&report, arguments.output)?;
     let (decision, code) = match outcome {
@@ -191,6 +228,7 @@ fn policy(arguments: &RolloutArguments) -> Policy {
         windows: Vec::new(),
         disruption: BTreeMap::new(),
         patience: SignedDuration::from_mins(i64::from(defaults.patience_minutes)),
+        checks: Checks { all: arguments.checks.clone(), groups: BTreeMap::new() },
     }
 }
 
@@ -233,6 +271,17 @@ mod tests {
         assert_eq!(target(&node, &settings, &BTreeSet::new()).unwrap(), Plan::new(expected));
         let others = ["w-2".parse().unwrap()].into();
         assert_eq!(target(&node, &settings, &others).unwrap(), before);
+    }
+
+    #[test]
+    fn checks_are_a_name_and_words() {
+        let Check { name, probe, limit } = parse_check("smoke=./smoke.sh  --url http://a?b=c").unwrap();
+        assert_eq!((name.as_str(), limit), ("smoke", Duration::from_mins(1)));
+        let Probe::Command { program, arguments, .. } = probe else { panic!("{probe:?}") };
+        assert_eq!((program.as_str(), arguments), ("./smoke.sh", vec!["--url".into(), "http://a?b=c".into()]));
+        for text in ["", "smoke", "smoke=", "smoke=  ", "=x", "Smoke=x"] {
+            assert!(parse_check(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod access;
 mod cordon;
 mod drain;
 mod error;
+mod job;
 mod manifests;
 mod nodes;
 mod removal;
@@ -13,9 +14,11 @@ pub use self::{
     access::{Access, Clients, DirectClient, Route},
     cordon::{Cordon, cordon, uncordon},
     drain::{
-        AtDeadline, Blocker, DrainRules, Drained, Error as DrainError, Fate, PodName, Preview, drain, preview,
+        AtDeadline, Blocker, DrainRules, Drained, Error as DrainError, Fate, PodName, Preview, drain,
+        drain_heard, preview,
     },
     error::Error,
+    job::{JobManifest, run_job},
     manifests::{Manifests, Object},
     nodes::{NodeView, annotate, list, register, wait_until_ready},
     removal::{REMOVING, delete_node, mark_removing},

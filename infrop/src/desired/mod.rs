@@ -29,9 +29,11 @@ pub use self::{
         Provider, SecretReference, SecretSource, Software, Ssh, StaticHost, StaticProvider, Taint,
         TaintEffect, Title, Workers,
     },
-    names::{Count, HostKey, InfrastructureName, NameError, PoolName, ProviderName, Subnet},
+    names::{CheckName, Count, HostKey, InfrastructureName, NameError, PoolName, ProviderName, Subnet},
     problem::{Problem, Problems},
-    rollout::{Amount, AmountError, AtTimeout, Day, Drain, GroupRollout, MaintenanceWindow, Rollout},
+    rollout::{
+        Amount, AmountError, AtTimeout, Check, Day, Drain, GroupRollout, MaintenanceWindow, Probe, Rollout,
+    },
     schema::schema,
 };
 use self::{

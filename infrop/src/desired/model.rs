@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     names::{Count, HostKey, InfrastructureName, PoolName, ProviderName, Subnet},
-    rollout::{GroupRollout, Rollout},
+    rollout::{Check, GroupRollout, Rollout},
 };
 
 /// The document.
@@ -39,6 +39,14 @@ pub struct Infrastructure {
     /// How nodes are taken to other versions.
     #[serde(default)]
     pub rollout: Rollout,
+}
+
+impl Infrastructure {
+    /// All that is checked on nodes.
+    pub fn checks_mut(&mut self) -> impl Iterator<Item = &mut Check> {
+        let groups = self.cluster.workers.iter_mut().filter_map(|workers| workers.rollout.checks.as_mut());
+        groups.flatten().chain(&mut self.rollout.checks)
+    }
 }
 
 /// The form of the document.

@@ -45,6 +45,12 @@ pub struct ProviderName(String);
 #[schemars(inline, extend("format" = "name"))]
 pub struct PoolName(String);
 
+/// The name of a check in the document.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(inline, extend("format" = "name"))]
+pub struct CheckName(String);
+
 /// A public host key: its type and the key, on one line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
@@ -74,6 +80,7 @@ fn is_name(text: &str) -> bool {
 checked_text!(InfrastructureName, NameError::expecting(A_NAME), is_name);
 checked_text!(ProviderName, NameError::expecting(A_NAME), is_name);
 checked_text!(PoolName, NameError::expecting(A_NAME), is_name);
+checked_text!(CheckName, NameError::expecting(A_NAME), is_name);
 checked_text!(
     HostKey,
     NameError::expecting("a public host key on one line, such as `ssh-ed25519 AAAA…`"),

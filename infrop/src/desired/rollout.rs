@@ -1,12 +1,12 @@
 //! The document's part about rollouts: how nodes are taken to other versions.
 
-use std::{borrow::Cow, collections::BTreeMap, fmt, str::FromStr};
+use std::{borrow::Cow, collections::BTreeMap, fmt, path::PathBuf, str::FromStr};
 
 use common::{KubernetesVersion, disruption::Disruption, software::SoftwareName};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-use super::names::Count;
+use super::names::{CheckName, Count};
 
 /// How nodes are taken to other versions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -37,6 +37,8 @@ pub struct Rollout {
     pub disruption: BTreeMap<SoftwareName, Disruption>,
     /// Kubernetes versions on the way to that of `software`, for it goes one minor version at a time.
     pub kubernetes_steps: Vec<KubernetesVersion>,
+    /// What is checked on a node after its soak; it is given back, and the next one goes, when all of it is well.
+    pub checks: Vec<Check>,
 }
 
 /// How nodes of one group are taken to other versions, where it is not as for all.
@@ -49,6 +51,42 @@ pub struct GroupRollout {
     /// How many go first; the others wait until these are through.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub canary: Option<Count>,
+    /// What is checked on a node after its soak, instead of what is checked on all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checks: Option<Vec<Check>>,
+}
+
+/// Something that a site checks on a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Check {
+    /// Its name; no other check of the list has it.
+    pub name: CheckName,
+    /// What is done.
+    #[serde(flatten)]
+    pub probe: Probe,
+    /// How long it may take, in seconds.
+    #[serde(default = "Check::default_timeout_seconds")]
+    #[schemars(range(min = 1, max = 3600))]
+    pub timeout_seconds: u32,
+}
+
+impl Check {
+    /// How long a check may take if nobody says anything else.
+    pub fn default_timeout_seconds() -> u32 {
+        60
+    }
+}
+
+/// What a check does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum Probe {
+    /// A program and its arguments, run where infrop runs, without a shell: `[./smoke.sh, --fast]`.
+    Command(Vec<String>),
+    /// A file with a Job, relative to the document, that is run on the node.
+    #[schemars(extend("format" = "path"))]
+    Job(PathBuf),
 }
 
 /// Hours of some days of the week.
@@ -220,6 +258,7 @@ impl Default for Rollout {
             drain: Drain::default(),
             disruption: BTreeMap::new(),
             kubernetes_steps: Vec::new(),
+            checks: Vec::new(),
         }
     }
 }

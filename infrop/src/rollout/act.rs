@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use common::{
-    annotations::{self, CHANGES_ALLOWED, CORDONED_BY},
+    annotations::{self, CHANGES_ALLOWED, CORDONED_BY, HISTORY},
     plan::Plan,
 };
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
     Api, ResourceExt,
@@ -18,10 +19,14 @@ use tokio::sync::Mutex;
 
 use super::{
     assess::{MARK, Verb},
+    check,
     claims::Claims,
     decide::{Action, SAVED},
     error::Error,
     etcd,
+    history::History,
+    metrics::MetricsFile,
+    policy::Policy,
     snapshot::{Etcd, Member},
 };
 use crate::{
@@ -53,8 +58,10 @@ pub(super) enum Found {
     Empty,
     /// Its pods do not go.
     Held(String),
-    /// What is checked after a node is well, or why not.
+    /// Whether the pods that belong there are well, or why not.
     Checked(Result<(), String>),
+    /// Whether what a site checks is well, or why not.
+    Tested(Result<(), String>),
     /// etcd.
     Etcd(Etcd),
 }
@@ -64,8 +71,10 @@ pub(super) struct Means<'a> {
     pub(super) client: &'a kube::Client,
     pub(super) direct: &'a DirectClient,
     pub(super) claims: &'a Mutex<Claims>,
+    pub(super) policy: &'a Policy,
     pub(super) drain: Drain,
     pub(super) recorder: Recorder,
+    pub(super) metrics: Option<&'a MetricsFile>,
 }
 
 impl Means<'_> {
@@ -74,6 +83,7 @@ impl Means<'_> {
     pub(super) fn tell(&self, action: &Action, member: &Member, found: &Found) {
         let (kind, reason, note) = match (action, found) {
             (_, Found::Held(why)) => (EventType::Warning, "RolloutHeld", why.clone()),
+            (_, Found::Tested(Err(why))) => (EventType::Warning, "RolloutCheckFailed", why.clone()),
             (Action::Permit(_), _) => (EventType::Normal, "RolloutBegun", action.to_string()),
             (Action::Step(Verb::Drain, _), _) => (EventType::Normal, "RolloutDrained", action.to_string()),
             (Action::Step(Verb::Plan, _), _) => (EventType::Normal, "RolloutPlanned", action.to_string()),
@@ -120,7 +130,9 @@ impl Means<'_> {
         match action {
             Action::Permit(name) => {
                 self.claims.lock().await.announce(name).await?;
-                self.annotate(node, action, json!({ CHANGES_ALLOWED: "true" })).await
+                let history = History::read(node).begin(member.kind(self.policy), Timestamp::now());
+                let values = json!({ CHANGES_ALLOWED: "true", HISTORY: history.value() });
+                self.annotate(node, action, values).await
             }
             Action::Step(Verb::Cordon, _) => {
                 let mark =
@@ -141,17 +153,28 @@ impl Means<'_> {
                 None => self.latest(node).await,
             },
             Action::Step(Verb::Withdraw, _) => {
-                self.annotate(node, action, json!({ CHANGES_ALLOWED: "false" })).await
+                let history = History::read(node);
+                let history = if member.at_target() {
+                    history.end(self.policy.soak, Timestamp::now())
+                } else {
+                    history.give_up()
+                };
+                let values = json!({ CHANGES_ALLOWED: "false", HISTORY: history.value() });
+                self.annotate(node, action, values).await
             }
             Action::Step(Verb::Drain, name) => {
                 let Drain { rules, limit } = &self.drain;
-                match cluster::drain(self.direct, name, rules, *limit, note).await {
+                let refused = || self.metrics.iter().for_each(|metrics| metrics.count_refusal());
+                match cluster::drain_heard(self.direct, name, rules, *limit, note, &refused).await {
                     Ok(_) => Ok(Found::Empty),
                     Err(error @ DrainError::Api(_)) => Err(error.into()),
                     Err(error) => Ok(Found::Held(error.to_string())),
                 }
             }
             Action::Step(Verb::Check, _) => Ok(Found::Checked(self.check(node).await?)),
+            Action::Step(Verb::Test, _) => {
+                Ok(Found::Tested(check::run(self.client, &self.policy.checks, member, note).await?))
+            }
             Action::Fence(_) => {
                 let word = random::hex(4).map_err(|error| Error::Api(error.into()))?;
                 self.annotate(node, action, json!({ FENCE: word })).await

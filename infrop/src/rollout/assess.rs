@@ -10,7 +10,11 @@ use common::{
 };
 use jiff::Timestamp;
 
-use super::{policy::Policy, reason::Reason, snapshot::Member};
+use super::{
+    policy::Policy,
+    reason::Reason,
+    snapshot::{Failing, Member},
+};
 use crate::cluster::{Cordon, NodeView};
 
 /// What a rollout's cordon is marked with; the plan's hash follows.
@@ -65,8 +69,10 @@ pub enum Verb {
     Drain,
     /// Write the plan.
     Plan,
-    /// Look at what a site checks.
+    /// Look at the pods that belong there.
     Check,
+    /// Run what a site checks.
+    Test,
     /// Let pods come.
     Uncordon,
     /// Withdraw the permit.
@@ -130,7 +136,12 @@ impl Reading {
         matches!(&self.cordon, Cordon::Marked(mark) if mark.starts_with(MARK))
     }
 
-    fn at_target(&self) -> bool {
+    /// The software that is in another version.
+    pub(super) fn differs(&self) -> &[(SoftwareName, SoftwareVersion)] {
+        &self.differs
+    }
+
+    pub(super) fn at_target(&self) -> bool {
         self.written && self.observed && self.ready && self.differs.is_empty()
     }
 
@@ -305,12 +316,28 @@ impl Look<'_> {
             let message = format!("it has to be well until {until:.0}");
             return (Stage::Wait, Reason::Soaking, message, Some(until));
         }
-        match &self.member.checked {
-            Some(Ok(())) if ours => step(Verb::Uncordon, "it has its versions"),
-            Some(Ok(())) => step(Verb::Withdraw, "it has its versions"),
-            Some(Err(why)) => self.patiently(Reason::CheckFailed, why.clone()),
-            None => step(Verb::Check, "it has its versions"),
+        let Member { checked, tested, group, .. } = self.member;
+        let untested = tested.is_none() && !self.policy.checks.of(group).is_empty();
+        match (checked, tested) {
+            (None, _) => step(Verb::Check, "it has its versions"),
+            (Some(Err(failing)), _) => self.failing(Verb::Check, Reason::CheckFailed, failing),
+            (_, Some(Err(failing))) => self.failing(Verb::Test, Reason::SiteCheckFailed, failing),
+            _ if untested => step(Verb::Test, "it has its versions"),
+            _ if ours => step(Verb::Uncordon, "it has its versions"),
+            _ => step(Verb::Withdraw, "it has its versions"),
         }
+    }
+
+    /// Looks again, but not for ever. Not by when the Node changed: its kubelet writes there every few minutes, whatever
+    /// is not well.
+    fn failing(&self, verb: Verb, reason: Reason, failing: &Failing) -> Verdict {
+        let Failing { why, since, again, failures: _ } = failing;
+        let patience = self.policy.patience;
+        if self.now.duration_since(*since) >= patience {
+            let minutes = patience.as_mins();
+            return (Stage::Failed, reason, format!("not well for {minutes} min: {why}"), None);
+        }
+        if self.now >= *again { step(verb, why) } else { (Stage::Wait, reason, why.clone(), Some(*again)) }
     }
 
     /// Whether its kubelet is there again, in the version and the boot that its agent speaks of.

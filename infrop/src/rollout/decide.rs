@@ -52,6 +52,23 @@ impl Action {
         }
     }
 
+    /// What it is, in a word for programs.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Permit(_) => "permit",
+            Self::Step(Verb::Cordon, _) => "cordon",
+            Self::Step(Verb::Drain, _) => "drain",
+            Self::Step(Verb::Plan, _) => "plan",
+            Self::Step(Verb::Check, _) => "check",
+            Self::Step(Verb::Test, _) => "test",
+            Self::Step(Verb::Uncordon, _) => "uncordon",
+            Self::Step(Verb::Withdraw, _) => "withdraw",
+            Self::Fence(_) => "fence",
+            Self::LookAtEtcd => "etcd",
+            Self::SaveEtcd(..) => "save",
+        }
+    }
+
     /// Whether it changes nothing: people need not see it unless it fails.
     pub fn is_look(&self) -> bool {
         matches!(self, Self::LookAtEtcd | Self::Step(Verb::Check, _))
@@ -66,6 +83,7 @@ impl fmt::Display for Action {
             Self::Step(Verb::Drain, name) => write!(f, "drain {name}"),
             Self::Step(Verb::Plan, name) => write!(f, "write the plan of {name}"),
             Self::Step(Verb::Check, name) => write!(f, "check {name}"),
+            Self::Step(Verb::Test, name) => write!(f, "run the checks of {name}"),
             Self::Step(Verb::Uncordon, name) => write!(f, "uncordon {name}"),
             Self::Step(Verb::Withdraw, name) => write!(f, "withdraw the permit of {name}"),
             Self::Fence(name) => write!(f, "end what another run began on {name}"),
@@ -148,9 +166,9 @@ struct Tally {
 }
 
 /// The group of control planes, whatever pools they are of. No pool's name is empty.
-const CONTROL_PLANES: &str = "";
+pub(super) const CONTROL_PLANES: &str = "";
 
-fn group(member: &Member) -> &str {
+pub(super) fn group(member: &Member) -> &str {
     if member.node.control_plane { CONTROL_PLANES } else { &member.group }
 }
 
@@ -353,17 +371,17 @@ mod tests {
     };
 
     use super::*;
-    use crate::rollout::{policy::Policy, tests::node};
+    use crate::rollout::{
+        policy::Policy,
+        tests::{self, node},
+    };
 
     fn planes(now: Timestamp) -> Snapshot {
         let policy = Policy {
             groups: BTreeMap::new(),
-            zone_label: "zone".into(),
             soak: SignedDuration::ZERO,
-            max_failed: 1,
-            windows: Vec::new(),
-            disruption: BTreeMap::new(),
             patience: SignedDuration::from_hours(1),
+            ..tests::policy()
         };
         let state = State {
             phase: Phase::Idle,

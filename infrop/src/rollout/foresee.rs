@@ -77,6 +77,7 @@ pub fn assume(world: &mut Snapshot, action: &Action) {
         }
         Action::Step(Verb::Drain, _) => member.emptied = true,
         Action::Step(Verb::Check, _) => member.checked = Some(Ok(())),
+        Action::Step(Verb::Test, _) => member.tested = Some(Ok(())),
         Action::Fence(name) => drop(world.claims.remove(&name.clone())),
         Action::LookAtEtcd => {}
     }

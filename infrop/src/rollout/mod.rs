@@ -8,11 +8,15 @@
 
 mod act;
 pub mod assess;
+mod check;
 mod claims;
 pub mod decide;
 mod error;
+mod estimate;
 mod etcd;
 mod foresee;
+mod history;
+mod metrics;
 pub mod policy;
 pub mod reason;
 mod report;
@@ -24,8 +28,12 @@ pub mod window;
 
 pub use self::{
     act::Drain,
+    check::{Check, Checks, Probe},
     error::Error,
+    estimate::{Estimate, GroupEstimate, estimate},
     foresee::{assume, foresee, reach},
+    history::Kind,
+    metrics::MetricsFile,
     report::{NodeReport, PhaseReport, Report},
     run::{Outcome, Rollout, Targets},
 };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use common::{disruption::Disruption, software::SoftwareName};
 use jiff::{SignedDuration, Timestamp};
 
-use super::window::Window;
+use super::{check::Checks, window::Window};
 use crate::desired::Amount;
 
 /// What a rollout may do.
@@ -25,6 +25,8 @@ pub struct Policy {
     pub disruption: BTreeMap<SoftwareName, Disruption>,
     /// How long a node may be under way without a sign before it counts as failed.
     pub patience: SignedDuration,
+    /// What a site checks on a node before it is given back.
+    pub checks: Checks,
 }
 
 /// How many nodes of a group may be away.

@@ -71,8 +71,10 @@ reasons! {
     NodeNotBack,
     /// It has to be well for a while.
     Soaking,
-    /// What a site checks is not well.
+    /// Pods that belong there are not well.
     CheckFailed,
+    /// What a site checks is not well.
+    SiteCheckFailed,
     /// infrop could not do its part.
     ActionFailed,
 }

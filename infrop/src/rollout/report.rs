@@ -57,6 +57,7 @@ fn phase(node: &Assessment) -> Option<&'static str> {
         Stage::Do(Verb::Cordon | Verb::Drain) => Some("drain"),
         Stage::Do(Verb::Plan) => Some("plan"),
         Stage::Do(Verb::Check) => Some("check"),
+        Stage::Do(Verb::Test) => Some("test"),
         Stage::Do(Verb::Uncordon | Verb::Withdraw) => Some("uncordon"),
         Stage::Wait if node.away => Some(node.reason.as_str()),
         _ => None,
@@ -84,6 +85,17 @@ impl Report {
             known.ended = (node.stage == Stage::Done).then(|| known.ended.unwrap_or(now));
             known.enter(phase, now);
         }
+    }
+
+    /// Seconds of all nodes in each phase, up to now.
+    pub(super) fn phases(&self, now: Timestamp) -> BTreeMap<&'static str, f64> {
+        let mut phases = BTreeMap::new();
+        for PhaseReport { phase, since, seconds } in self.nodes.values().flat_map(|node| &node.phases) {
+            // One under way has no seconds yet.
+            let under_way = || now.duration_since(*since).as_secs_f64().max(0.0);
+            *phases.entry(*phase).or_default() += if *seconds > 0.0 { *seconds } else { under_way() };
+        }
+        phases
     }
 
     pub(super) fn note(&mut self, action: &Action) {

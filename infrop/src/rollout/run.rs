@@ -7,7 +7,7 @@ use std::{
 
 use common::{metadata::NodeName, plan::Plan};
 use futures::{FutureExt as _, StreamExt as _, future::LocalBoxFuture, stream::FuturesUnordered};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api,
@@ -25,26 +25,31 @@ use super::{
     claims::Claims,
     decide::{Action, Decision, decide},
     error::Error,
+    metrics::MetricsFile,
     policy::Policy,
     report::Report,
-    snapshot::{EtcdSeen, Member, Snapshot},
+    snapshot::{EtcdSeen, Failing, Member, Snapshot},
 };
 use crate::{
     apply::{Event, Progress, Stage as EventStage, Stop},
     cluster::{Clients, NodeView},
+    random, retry,
 };
 
 /// How often something that fails is tried.
 const ATTEMPTS: u32 = 5;
 
-/// The wait before the second attempt; each later one is twice as long.
+/// The wait before the second attempt.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// While the API does not answer.
 const SILENCE_DELAY: Duration = Duration::from_secs(1);
 
 /// Between looks at pods that are not Ready.
-const LOOK_AGAIN: Duration = Duration::from_secs(3);
+const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(3);
+
+/// The wait before what a site checks is run again.
+const TEST_AGAIN: Duration = Duration::from_secs(5);
 
 /// A watch is begun anew so often, in seconds: one that hangs on a dead control plane is not noticed otherwise.
 const WATCH_SECONDS: u32 = 20;
@@ -70,6 +75,8 @@ pub struct Rollout<'a> {
     pub stop: Stop,
     /// When it has to end.
     pub deadline: tokio::time::Instant,
+    /// Where its figures are written, if anywhere.
+    pub metrics: Option<&'a MetricsFile>,
 }
 
 impl std::fmt::Debug for Rollout<'_> {
@@ -119,8 +126,10 @@ impl Rollout<'_> {
             client,
             direct: &self.clients.direct,
             claims: &claims,
+            policy: &self.policy,
             drain: self.drain.clone(),
             recorder,
+            metrics: self.metrics,
         };
         let snapshot = Snapshot {
             claims: stale,
@@ -134,7 +143,11 @@ impl Rollout<'_> {
             announced: BTreeSet::new(),
             report: Report::default(),
         };
-        let outcome = run.until_the_end().await?;
+        let outcome = run.until_the_end().await;
+        if let Some(metrics) = self.metrics {
+            metrics.end_rollout();
+        }
+        let outcome = outcome?;
         // Nobody has to fence what is done.
         let announced = run.announced.clone();
         claims.lock().await.forget(&announced).await?;
@@ -156,6 +169,10 @@ impl<'a> Run<'a> {
             let decision = decide(&self.snapshot);
             if listed {
                 self.report.take(&decision, self.snapshot.now);
+                if let Some(metrics) = self.rollout.metrics {
+                    metrics.take(&decision, &self.report, self.snapshot.now);
+                    metrics.write_if_due();
+                }
                 self.show(&decision);
                 for action in decision.actions.iter().filter(|_| !stopped) {
                     running.push(self.start(action.clone()));
@@ -184,6 +201,7 @@ impl<'a> Run<'a> {
                 Some(ended) = running.next() => self.take_in(ended)?,
                 () = sleep_until(decision.until) => {}
                 () = asked => {}
+                () = due(self.rollout.metrics) => {}
                 () = tokio::time::sleep_until(self.rollout.deadline) => return Ok(Outcome::TimedOut(decision)),
             }
         }
@@ -238,7 +256,7 @@ impl<'a> Run<'a> {
         if let Some(member) = action.node().and_then(|name| self.snapshot.members.get_mut(name))
             && matches!(action, Action::Permit(_))
         {
-            member.checked = None;
+            (member.checked, member.tested) = (None, None);
             member.emptied = false;
         }
         let (means, progress) = (self.means, self.rollout.progress);
@@ -250,7 +268,7 @@ impl<'a> Run<'a> {
         Box::pin(async move {
             let started = Instant::now();
             if attempt > 0 {
-                tokio::time::sleep(RETRY_DELAY * (1 << (attempt - 1).min(4))).await;
+                tokio::time::sleep(retry::delay(RETRY_DELAY, attempt, random::fraction())).await;
             }
             let note = |text: String| progress.event(&event(EventStage::Note(text)));
             let result = loop {
@@ -264,10 +282,6 @@ impl<'a> Run<'a> {
             };
             if let (Ok(found), Some(member)) = (&result, &member) {
                 means.tell(&action, member, found);
-            }
-            if let Ok(Found::Checked(Err(why))) = &result {
-                note(why.clone());
-                tokio::time::sleep(LOOK_AGAIN).await;
             }
             Ended { action, started, result }
         })
@@ -283,6 +297,7 @@ impl<'a> Run<'a> {
             Err(Error::Lost) => return Err(Error::Lost),
             Err(error) => {
                 let why = format!("{:#}", anyhow::Error::from(error));
+                self.count_failure(&action);
                 let attempts = self.attempts.entry(action.clone()).or_default();
                 *attempts += 1;
                 let last = *attempts >= ATTEMPTS;
@@ -296,12 +311,21 @@ impl<'a> Run<'a> {
             }
         };
         self.attempts.remove(&action);
-        if !action.is_look() {
+        if let Found::Tested(Err(why)) = &found {
+            self.count_failure(&action);
+            self.rollout.progress.event(&event(EventStage::Failed { why: why.clone(), last: false }));
+        } else if !action.is_look() {
             self.rollout.progress.event(&event(EventStage::Done(started.elapsed())));
         }
         self.report.note(&action);
         self.learn(&action, found);
         Ok(())
+    }
+
+    fn count_failure(&self, action: &Action) {
+        if let Some(metrics) = self.rollout.metrics {
+            metrics.count_failure(action);
+        }
     }
 
     fn learn(&mut self, action: &Action, found: Found) {
@@ -321,10 +345,18 @@ impl<'a> Run<'a> {
             (Found::Empty, Some(member)) => member.emptied = true,
             (Found::Held(why), Some(member)) => member.skipped = Some(why),
             (Found::Checked(result), Some(member)) => {
-                let waited = Timestamp::now().duration_since(member.changed);
-                // Looked at again, as long as it may take.
-                let again = result.is_err() && waited < self.snapshot.policy.patience;
-                member.checked = (!again).then_some(result);
+                let now = Timestamp::now();
+                let failing = |why| Failing::new(member.checked.as_ref(), why, now, |_| LOOK_AGAIN);
+                member.checked = Some(result.map_err(failing));
+            }
+            (Found::Tested(result), Some(member)) => {
+                let now = Timestamp::now();
+                let wait = |failures| {
+                    let wait = retry::delay(TEST_AGAIN, failures, random::fraction());
+                    SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX)
+                };
+                let failing = |why| Failing::new(member.tested.as_ref(), why, now, wait);
+                member.tested = Some(result.map_err(failing));
             }
             (_, None) => {}
         }
@@ -339,13 +371,21 @@ fn event(action: &Action) -> impl Fn(EventStage) -> Event + use<> {
 
 /// Whether nothing is half done if it is left at any moment.
 fn only_waits(action: &Action) -> bool {
-    action.is_look() || matches!(action, Action::Step(Verb::Drain, _))
+    action.is_look() || matches!(action, Action::Step(Verb::Drain | Verb::Test, _))
 }
 
 /// Whether a Node is older than another version of it. What cannot be compared is taken as it comes.
 fn is_older(node: &NodeView, than: &NodeView) -> bool {
     let version = |node: &NodeView| node.resource_version.parse::<u64>().ok();
     version(node).zip(version(than)).is_some_and(|(one, other)| one < other)
+}
+
+/// When figures have to be written although nothing else happens.
+async fn due(metrics: Option<&MetricsFile>) {
+    match metrics {
+        Some(metrics) => metrics.wait().await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn sleep_until(until: Option<Timestamp>) {

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use common::{metadata::NodeName, plan::Plan};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
-use super::{assess::Reading, decide::Action, policy::Policy};
+use super::{assess::Reading, decide::Action, history::Kind, policy::Policy};
 use crate::cluster::NodeView;
 
 /// A Node, and what it is to become.
@@ -25,8 +25,10 @@ pub struct Member {
     pub skipped: Option<String>,
     /// Why an action on it failed for good in this run.
     pub failed: Option<String>,
-    /// Whether what a site checks after a node is well; an error's text if not, none while nobody looked.
-    pub checked: Option<Result<(), String>>,
+    /// Whether the pods that belong there are well since the node is; none while nobody looked.
+    pub checked: Option<Result<(), Failing>>,
+    /// Whether what a site checks is well since the node is; none while nobody looked.
+    pub tested: Option<Result<(), Failing>>,
     /// When something last changed on the Node, as far as this run saw.
     pub changed: Timestamp,
 }
@@ -44,8 +46,19 @@ impl Member {
             skipped: None,
             failed: None,
             checked: None,
+            tested: None,
             changed: now,
         }
+    }
+
+    /// What kind of change it is to have.
+    pub(super) fn kind(&self, policy: &Policy) -> Kind {
+        self.reading.as_ref().map_or(Kind::Other, |reading| Kind::of(reading.differs(), policy))
+    }
+
+    /// Whether it is where it should be, by its agent's word.
+    pub(super) fn at_target(&self) -> bool {
+        self.reading.as_ref().is_ok_and(Reading::at_target)
     }
 
     /// The Node has changed.
@@ -54,9 +67,46 @@ impl Member {
             // Pods may have come.
             self.emptied = false;
         }
+        if node.ready.is_err() || node.boot_id != self.node.boot_id {
+            // What was well then need not be when it comes back. What was not keeps its time.
+            self.checked.take_if(|result| result.is_ok());
+            self.tested.take_if(|result| result.is_ok());
+        }
         self.reading = read(&node, &self.target);
         self.node = node;
         self.changed = now;
+    }
+}
+
+/// Something that is looked at again until it is well, but not for ever.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failing {
+    /// What is not well.
+    pub why: String,
+    /// Since when.
+    pub since: Timestamp,
+    /// When to look again.
+    pub again: Timestamp,
+    /// How often it was seen so.
+    pub failures: u32,
+}
+
+impl Failing {
+    /// After another look, if it was not well before either; `wait` is how long to wait after so many of them.
+    pub(super) fn new(
+        before: Option<&Result<(), Self>>,
+        why: String,
+        now: Timestamp,
+        wait: impl Fn(u32) -> SignedDuration,
+    ) -> Self {
+        let before = before.and_then(|before| before.as_ref().err());
+        let failures = before.map_or(0, |before| before.failures).saturating_add(1);
+        Self {
+            why,
+            since: before.map_or(now, |before| before.since),
+            again: now.checked_add(wait(failures)).unwrap_or(Timestamp::MAX),
+            failures,
+        }
     }
 }
 

@@ -1,7 +1,9 @@
-//! Emptying a node: every answer that the eviction API gives, by a scripted server and by a real one.
+//! Emptying a node: every answer that the eviction API gives, by a scripted server and by a real one. And Jobs that check a
+//! node afterwards.
 
 mod answers;
 mod fixture;
+mod jobs;
 mod real;
 mod rules;
 
@@ -30,5 +32,7 @@ fn main() -> ExitCode {
         Case::new(Tier::T3, "a_preview_counts_nothing_down", LIMIT, real::a_preview_counts_nothing_down),
         Case::new(Tier::T3, "two_real_budgets_are_a_mistake", LIMIT, real::two_budgets_are_a_mistake),
         Case::new(Tier::T3, "a_real_namespace_that_ends", LIMIT, real::a_namespace_that_ends),
+        Case::new(Tier::T3, "a_check_is_a_job_to_its_end", LIMIT, jobs::a_job_is_run_to_its_end),
+        Case::new(Tier::T3, "a_job_that_was_left_goes", LIMIT, jobs::a_job_that_was_left_goes),
     ])
 }

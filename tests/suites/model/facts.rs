@@ -14,6 +14,7 @@ use infrop::{
     cluster::NodeView,
     desired::Amount,
     rollout::{
+        Checks,
         assess::MARK,
         decide::SAVED,
         policy::{Limits, Policy},
@@ -108,6 +109,7 @@ impl Facts {
                 windows: Vec::new(),
                 disruption: BTreeMap::new(),
                 patience: PATIENCE,
+                checks: Checks::default(),
             },
             old: OLD.parse()?,
             new: NEW.parse()?,

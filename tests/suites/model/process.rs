@@ -116,6 +116,9 @@ fn learn(state: &mut State, who: Who, id: Id) {
     if node.cordon == Cordon::None {
         seen.emptied = false;
     }
+    if !node.up || node.kubelet_boot != seen.node.kubelet_boot {
+        seen.checked = false;
+    }
     (seen.node, seen.fresh) = (node, true);
 }
 

@@ -58,14 +58,26 @@ pub struct Drained {
     pub deleted: BTreeSet<PodName>,
 }
 
-/// Evicts all pods of a Node that can be elsewhere, and waits until they are gone: until none of them is in the list,
-/// for a pod of the same name may be another one. `note` hears what is waited for.
+/// As [`drain_heard`], for those who do not count refusals.
 pub async fn drain(
     client: &DirectClient,
     node: &NodeName,
     rules: &DrainRules,
     limit: Duration,
     note: &dyn Fn(String),
+) -> Result<Drained, Error> {
+    drain_heard(client, node, rules, limit, note, &|| {}).await
+}
+
+/// Evicts all pods of a Node that can be elsewhere, and waits until they are gone: until none of them is in the list,
+/// for a pod of the same name may be another one. `note` hears what is waited for, `refused` each refusal of a budget.
+pub async fn drain_heard(
+    client: &DirectClient,
+    node: &NodeName,
+    rules: &DrainRules,
+    limit: Duration,
+    note: &dyn Fn(String),
+    refused: &dyn Fn(),
 ) -> Result<Drained, Error> {
     let mut work = Work {
         client: client.get(),
@@ -74,6 +86,7 @@ pub async fn drain(
         means: Means::Eviction,
         later: BTreeMap::new(),
         drained: Drained::default(),
+        refused,
     };
     let started = Instant::now();
     let (mut deadline, mut heard) = (started + limit, started);
@@ -128,6 +141,7 @@ struct Work<'a> {
     /// Pods, by their UID, that the API server does not want to be asked about before that time, and why.
     later: BTreeMap<String, (Instant, Blocker)>,
     drained: Drained,
+    refused: &'a dyn Fn(),
 }
 
 impl Work<'_> {
@@ -180,7 +194,10 @@ impl Work<'_> {
                 Answer::NamespaceEnds => {
                     (blocker(None, "its namespace ends, and is to take it along".to_owned()), None)
                 }
-                Answer::Budget { budget, why, retry_after } => (blocker(budget, why), retry_after),
+                Answer::Budget { budget, why, retry_after } => {
+                    (self.refused)();
+                    (blocker(budget, why), retry_after)
+                }
                 Answer::Busy { why, retry_after } => (blocker(None, why), retry_after),
             };
             if let Some(after) = retry_after {

@@ -3,6 +3,7 @@
 mod groups;
 mod hosts;
 mod network;
+pub(super) mod rollout;
 mod software;
 
 #[cfg(test)]
@@ -31,6 +32,8 @@ pub(super) fn check(parts: &Parts) -> Vec<Finding> {
         software::repositories,
         software::configuration,
         software::component_configuration,
+        rollout::names_are_different,
+        rollout::commands_are_there,
     ]
     .into_iter()
     .flat_map(|rule: fn(&Parts) -> Vec<Finding>| rule(parts))

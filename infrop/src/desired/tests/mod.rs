@@ -65,6 +65,9 @@ ssh:
   privateKey: { environment: INFROP_SSH_KEY }
 rollout:
   maxUnavailable: 1
+  checks:
+  - { name: smoke, command: [./smoke.sh, --fast], timeoutSeconds: 30 }
+  - { name: disk, job: smoke-job.yaml }
 ";
 
 /// Names of files begin at the examples' directory.

@@ -46,6 +46,40 @@ fn groups() {
 }
 
 #[test]
+fn rollout() {
+    expect(&[
+        (
+            "name: disk",
+            "name: smoke",
+            "57:13: rollout.checks[1].name: smoke is the name of rollout.checks[0] already",
+        ),
+        ("name: disk", "name: Disk", "57:13: rollout.checks[1].name: \"Disk\" is not a name"),
+        ("[./smoke.sh, --fast]", "[]", "56:29: rollout.checks[0].command: names no program"),
+        (
+            "timeoutSeconds: 30",
+            "timeoutSeconds: 0",
+            "56:67: rollout.checks[0].timeoutSeconds: is 0, not a whole number from 1 to 3600",
+        ),
+        (", job: smoke-job.yaml", "", "57:5: rollout.checks[1]: has none of `command`, `job`"),
+        (
+            "job: smoke-job.yaml",
+            "job: none.yaml",
+            "57:24: rollout.checks[1].job: none.yaml cannot be read: No such file or directory (os error 2)",
+        ),
+        (
+            "job: smoke-job.yaml",
+            "job: static.yaml",
+            "57:24: rollout.checks[1].job: static.yaml is not a Job of batch/v1",
+        ),
+        (
+            "effect: NoSchedule }]\n",
+            "effect: NoSchedule }]\n    rollout: { checks: [{ name: a, command: [''] }] }\n",
+            "31:45: cluster.workers[0].rollout.checks[0].command: names no program",
+        ),
+    ]);
+}
+
+#[test]
 fn hosts() {
     expect(&[
         (
