@@ -278,7 +278,10 @@ mod tests {
         let Check { name, probe, limit } = parse_check("smoke=./smoke.sh  --url http://a?b=c").unwrap();
         assert_eq!((name.as_str(), limit), ("smoke", Duration::from_mins(1)));
         let Probe::Command { program, arguments, .. } = probe else { panic!("{probe:?}") };
-        assert_eq!((program.as_str(), arguments), ("./smoke.sh", vec!["--url".into(), "http://a?b=c".into()]));
+        assert_eq!(
+            (program.as_str(), arguments),
+            ("./smoke.sh", vec!["--url".into(), "http://a?b=c".into()])
+        );
         for text in ["", "smoke", "smoke=", "smoke=  ", "=x", "Smoke=x"] {
             assert!(parse_check(text).is_err(), "{text}");
         }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use common::{
-    annotations::{self, CHANGES_ALLOWED, CORDONED_BY, HISTORY},
+    annotations::{self, CHANGES_ALLOWED, CORDONED_BY, HISTORY, PERMITTED_PLAN},
     plan::Plan,
 };
 use jiff::Timestamp;
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
 use super::{
-    assess::{MARK, Verb},
+    assess::{MARK, Verb, has_permit},
     check,
     claims::Claims,
     decide::{Action, SAVED},
@@ -131,7 +131,9 @@ impl Means<'_> {
             Action::Permit(name) => {
                 self.claims.lock().await.announce(name).await?;
                 let history = History::read(node).begin(member.kind(self.policy), Timestamp::now());
-                let values = json!({ CHANGES_ALLOWED: "true", HISTORY: history.value() });
+                let values = json!({
+                    CHANGES_ALLOWED: "true", PERMITTED_PLAN: "", HISTORY: history.value(),
+                });
                 self.annotate(node, action, values).await
             }
             Action::Step(Verb::Cordon, _) => {
@@ -159,7 +161,9 @@ impl Means<'_> {
                 } else {
                     history.give_up()
                 };
-                let values = json!({ CHANGES_ALLOWED: "false", HISTORY: history.value() });
+                let values = json!({
+                    CHANGES_ALLOWED: "false", PERMITTED_PLAN: null, HISTORY: history.value(),
+                });
                 self.annotate(node, action, values).await
             }
             Action::Step(Verb::Drain, name) => {
@@ -233,13 +237,15 @@ fn is_ready(pod: &Pod) -> bool {
     conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// All versions of a plan and its hash; versions of another plan go.
+/// All versions of a plan and its hash; versions of another plan go. If there is a permit, it is for this plan from now on.
 fn plan_patch(node: &NodeView, plan: &Plan) -> Value {
     let mut values: serde_json::Map<String, Value> =
         annotations::write_plan(plan).into_iter().map(|(key, value)| (key, Value::String(value))).collect();
     for key in node.annotations.keys().filter(|key| annotations::is_desired_version(key)) {
         values.entry(key.clone()).or_insert(Value::Null);
     }
+    let permitted = if has_permit(node) { json!(plan.id().as_str()) } else { Value::Null };
+    values.insert(PERMITTED_PLAN.to_owned(), permitted);
     Value::Object(values)
 }
 
@@ -258,7 +264,10 @@ mod tests {
         let patch = plan_patch(&node, &plan);
         assert_eq!(patch["alpha.kubelet.caos.ch/desired-version"], "2");
         assert_eq!(patch["alpha.haproxy.caos.ch/desired-version"], Value::Null);
-        assert_eq!(patch.as_object().unwrap().len(), 3);
+        assert_eq!(patch[PERMITTED_PLAN], Value::Null);
+        assert_eq!(patch.as_object().unwrap().len(), 4);
         assert_eq!(patch["alpha.node.caos.ch/plan"], plan.id().as_str());
+        node.annotations.insert(CHANGES_ALLOWED.into(), "true".into());
+        assert_eq!(plan_patch(&node, &plan)[PERMITTED_PLAN], plan.id().as_str());
     }
 }

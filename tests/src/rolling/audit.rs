@@ -77,7 +77,7 @@ pub async fn begin(lab: &Lab, host: &HostName, policy: &str) -> anyhow::Result<(
     let write = format!("mkdir -p {DIRECTORY}; cat > {DIRECTORY}/policy.yaml");
     lab.ssh(host).arg(write).stdin(policy).run().await?;
     let replace = format!("cat > /root/new; mv /root/new {MANIFEST}");
-    lab.ssh(host).arg(replace).stdin(serde_json::to_string(&pod)?).run().await?;
+    lab.ssh(host).arg(replace).stdin(serde_yaml::to_string(&pod)?).run().await?;
     wait_for(Duration::from_mins(3), "the API server keeps an audit log", async || {
         let look = format!(
             "set -e\n\
