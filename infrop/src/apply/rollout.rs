@@ -9,7 +9,8 @@ use super::snapshot::{Cluster, Host, Snapshot};
 use crate::{
     cluster::{AtDeadline, DrainRules, Fate, NodeView},
     desired::{
-        self, AtTimeout, Day, GroupRollout, Infrastructure, MaintenanceWindow, Rollout as Wanted, SecretReference,
+        self, AtTimeout, Day, GroupRollout, Infrastructure, MaintenanceWindow, Rollout as Wanted,
+        SecretReference,
     },
     rollout::{
         self, Check, Checks, Drain, MetricsFile, Probe, Report,
@@ -100,6 +101,7 @@ pub(super) fn policy(infrastructure: &Infrastructure) -> Policy {
         disruption,
         kubernetes_steps: _,
         checks,
+        exclude_from_load_balancers,
     } = &infrastructure.rollout;
     let groups = infrastructure.cluster.workers.iter().map(|workers| {
         let own: &GroupRollout = &workers.rollout;
@@ -109,7 +111,8 @@ pub(super) fn policy(infrastructure: &Infrastructure) -> Policy {
         };
         (workers.pool.to_string(), limits)
     });
-    let all = |checks: &[desired::Check]| checks.iter().filter_map(|one| check(infrastructure, one)).collect();
+    let all =
+        |checks: &[desired::Check]| checks.iter().filter_map(|one| check(infrastructure, one)).collect();
     let own = infrastructure.cluster.workers.iter().filter_map(|workers| {
         let checks = workers.rollout.checks.as_ref()?;
         Some((workers.pool.to_string(), all(checks)))
@@ -124,6 +127,7 @@ pub(super) fn policy(infrastructure: &Infrastructure) -> Policy {
         disruption: disruption.clone(),
         patience: SignedDuration::from_mins(i64::from(*patience_minutes)),
         checks,
+        exclude_from_load_balancers: *exclude_from_load_balancers,
     }
 }
 

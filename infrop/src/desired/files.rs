@@ -33,7 +33,11 @@ pub(super) fn check(parts: &Parts, directory: &Path) -> Vec<Finding> {
         let text = fs::read_to_string(directory.join(path)).map_err(|error| error.to_string());
         if let Err(why) = text.and_then(|text| JobManifest::parse(&text)) {
             let problem = format!("{} {why}", path.display());
-            findings.push(Finding::new(field, problem, "write one Job into it, as `kubectl create -f` takes it"));
+            findings.push(Finding::new(
+                field,
+                problem,
+                "write one Job into it, as `kubectl create -f` takes it",
+            ));
         }
     }
     findings

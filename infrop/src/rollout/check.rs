@@ -98,7 +98,9 @@ async fn command(
     let run = without.iter().fold(run, Program::without);
     match run.run().await {
         Ok(_) => Ok(()),
-        Err(program::Error::Failed { status, stderr, .. }) => Err(format!("{program} failed ({status}): {stderr}")),
+        Err(program::Error::Failed { status, stderr, .. }) => {
+            Err(format!("{program} failed ({status}): {stderr}"))
+        }
         Err(program::Error::TimedOut { after, stderr, .. }) => {
             Err(format!("{program} did not end within {} s: {stderr}", after.as_secs()))
         }
@@ -108,8 +110,11 @@ async fn command(
 
 /// The beginning says what failed, the end of an output why.
 fn cut(text: &str) -> String {
-    let clean: Vec<char> =
-        text.trim_end_matches([':', ' ', '\n']).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let clean: Vec<char> = text
+        .trim_end_matches([':', ' ', '\n'])
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
     if clean.len() <= OUTPUT_LIMIT {
         return clean.into_iter().collect();
     }
@@ -167,7 +172,9 @@ mod tests {
 
     #[tokio::test]
     async fn an_output_is_cut_and_harmless() {
-        let said = shell("yes \"$(printf 'a\\033')\" | head -c 99999; echo the cause; exit 1", 60).await.unwrap_err();
+        let said = shell("yes \"$(printf 'a\\033')\" | head -c 99999; echo the cause; exit 1", 60)
+            .await
+            .unwrap_err();
         assert!(said.chars().count() < OUTPUT_LIMIT + 30, "{said}");
         assert!(said.starts_with("check smoke: sh failed") && said.ends_with("the cause"), "{said}");
         assert!(!said.contains(char::is_control), "{said}");

@@ -223,10 +223,10 @@ mod tests {
         }
         let estimate = estimate(&snapshot, &foresee(&snapshot).0).unwrap();
         let of = |group: &GroupEstimate| (group.nodes, group.turns, group.turn_seconds);
-        assert_eq!(estimate.groups.iter().map(of).collect::<Vec<_>>(), [
-            (3, 3, Some(200)),
-            (5, 3, Some(100))
-        ]);
+        assert_eq!(
+            estimate.groups.iter().map(of).collect::<Vec<_>>(),
+            [(3, 3, Some(200)), (5, 3, Some(100))]
+        );
         assert_eq!(estimate.seconds, Some(900));
         assert_eq!(
             estimate.to_string(),

@@ -7,10 +7,7 @@ use std::{
     mem,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::AtomicU64,
-    },
+    sync::{Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
     time::{Duration, Instant},
 };
 
@@ -201,7 +198,12 @@ fn text(state: &State) -> String {
     for (phase, seconds) in phases {
         by_phase.get_or_create(&PhaseLabel { phase }).inc_by(*seconds);
     }
-    registry.register_with_unit("phase", "How long nodes were in a phase, all together", Unit::Seconds, by_phase);
+    registry.register_with_unit(
+        "phase",
+        "How long nodes were in a phase, all together",
+        Unit::Seconds,
+        by_phase,
+    );
     let evictions = Counter::<u64>::default();
     evictions.inc_by(*refused);
     registry.register("evictions_refused", "Evictions that a budget refused", evictions);

@@ -50,8 +50,10 @@ impl Site {
         wait_for(LIMIT, "a Job", async || Ok::<_, anyhow::Error>(new().await?.is_some())).await?;
         let name: String = new().await?.context("no Job")?;
         let at = "2026-11-16T12:00:00Z";
-        let condition = |kind: &str| json!({ "type": kind, "status": "True", "reason": "Why", "message": "said so",
-            "lastProbeTime": at, "lastTransitionTime": at });
+        let condition = |kind: &str| {
+            json!({ "type": kind, "status": "True", "reason": "Why", "message": "said so",
+            "lastProbeTime": at, "lastTransitionTime": at })
+        };
         let completion = if kinds.contains(&"Complete") { json!(at) } else { Value::Null };
         let status = json!({ "status": {
             "startTime": at, "completionTime": completion, "conditions": kinds.map(condition),

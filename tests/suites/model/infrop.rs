@@ -130,7 +130,9 @@ impl Decider {
                     continue;
                 }
                 // Nothing is checked that takes time: a check that waits is like a node that is not back.
-                Action::Step(Verb::Test, _) | Action::SaveEtcd(..) | Action::LookAtEtcd => anyhow::bail!("unexpected: {action}"),
+                Action::Step(Verb::Test, _) | Action::SaveEtcd(..) | Action::LookAtEtcd => {
+                    anyhow::bail!("unexpected: {action}")
+                }
             };
             let gave_up = process.nodes.at(id).node.said == Said::Quarantined;
             if self.guard == Some(Guard::QuarantineWithdrawn) && busy == Busy::Withdraw && gave_up {
