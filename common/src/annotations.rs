@@ -17,6 +17,8 @@ pub const PERMITTED_PLAN: &str = "alpha.node.caos.ch/permitted-plan";
 pub const PLAN: &str = "alpha.node.caos.ch/plan";
 /// infrop: the rollout that cordoned the node.
 pub const CORDONED_BY: &str = "alpha.node.caos.ch/cordoned-by";
+/// infrop: the rollout that took the node from load balancers outside of the cluster.
+pub const EXCLUDED_BY: &str = "alpha.node.caos.ch/excluded-by";
 /// A person: why nothing is to change.
 pub const PAUSED: &str = "alpha.node.caos.ch/paused";
 /// infrop: when it began with the node, and how long the node took before, as JSON.
@@ -31,7 +33,8 @@ pub const STATE: &str = "alpha.node.caos.ch/state";
 /// The keys with a fixed name that node-agent, and only it, writes. The admission policies name them, too.
 pub const AGENTS_KEYS: [&str; 3] = [READY, PLAN_OBSERVED, STATE];
 /// The keys with a fixed name that infrop and people write, and no node.
-pub const OTHERS_KEYS: [&str; 6] = [CHANGES_ALLOWED, PERMITTED_PLAN, PLAN, CORDONED_BY, PAUSED, HISTORY];
+pub const OTHERS_KEYS: [&str; 7] =
+    [CHANGES_ALLOWED, PERMITTED_PLAN, PLAN, CORDONED_BY, EXCLUDED_BY, PAUSED, HISTORY];
 
 const PREFIX: &str = "alpha.";
 const DESIRED_SUFFIX: &str = ".caos.ch/desired-version";

@@ -101,6 +101,7 @@ pub(super) fn policy(infrastructure: &Infrastructure) -> Policy {
         disruption,
         kubernetes_steps: _,
         checks,
+        exclude_from_load_balancers,
     } = &infrastructure.rollout;
     let groups = infrastructure.cluster.workers.iter().map(|workers| {
         let own: &GroupRollout = &workers.rollout;
@@ -126,6 +127,7 @@ pub(super) fn policy(infrastructure: &Infrastructure) -> Policy {
         disruption: disruption.clone(),
         patience: SignedDuration::from_mins(i64::from(*patience_minutes)),
         checks,
+        exclude_from_load_balancers: *exclude_from_load_balancers,
     }
 }
 

@@ -93,6 +93,10 @@ pub(super) struct RolloutArguments {
     #[arg(long = "check", value_name = "NAME=PROGRAM ...", value_parser = parse_check)]
     checks: Vec<Check>,
 
+    /// Have load balancers outside of the cluster leave out nodes that are drained, by a label.
+    #[arg(long)]
+    exclude_from_load_balancers: bool,
+
     #[command(flatten)]
     pods: PodArguments,
 
@@ -229,6 +233,7 @@ fn policy(arguments: &RolloutArguments) -> Policy {
         disruption: BTreeMap::new(),
         patience: SignedDuration::from_mins(i64::from(defaults.patience_minutes)),
         checks: Checks { all: arguments.checks.clone(), groups: BTreeMap::new() },
+        exclude_from_load_balancers: arguments.exclude_from_load_balancers,
     }
 }
 

@@ -39,6 +39,9 @@ pub struct Rollout {
     pub kubernetes_steps: Vec<KubernetesVersion>,
     /// What is checked on a node after its soak; it is given back, and the next one goes, when all of it is well.
     pub checks: Vec<Check>,
+    /// Whether load balancers outside of the cluster leave out nodes that are drained, by the label
+    /// `node.kubernetes.io/exclude-from-external-load-balancers`.
+    pub exclude_from_load_balancers: bool,
 }
 
 /// How nodes of one group are taken to other versions, where it is not as for all.
@@ -259,6 +262,7 @@ impl Default for Rollout {
             disruption: BTreeMap::new(),
             kubernetes_steps: Vec::new(),
             checks: Vec::new(),
+            exclude_from_load_balancers: false,
         }
     }
 }

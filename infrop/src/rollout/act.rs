@@ -3,10 +3,7 @@
 
 use std::time::Duration;
 
-use common::{
-    annotations::{self, CHANGES_ALLOWED, CORDONED_BY, HISTORY, PERMITTED_PLAN},
-    plan::Plan,
-};
+use common::annotations::{CHANGES_ALLOWED, HISTORY, PERMITTED_PLAN};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
@@ -18,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
 use super::{
-    assess::{MARK, Verb, has_permit},
+    assess::{MARK, Verb},
     check,
     claims::Claims,
     decide::{Action, SAVED},
@@ -26,6 +23,7 @@ use super::{
     etcd,
     history::History,
     metrics::MetricsFile,
+    patch,
     policy::Policy,
     snapshot::{Etcd, Member},
 };
@@ -139,19 +137,12 @@ impl Means<'_> {
             Action::Step(Verb::Cordon, _) => {
                 let mark =
                     format!("{MARK}{}", target.map(|target| target.id().to_string()).unwrap_or_default());
-                let patch = json!({
-                    "metadata": { "annotations": { CORDONED_BY: mark } }, "spec": { "unschedulable": true },
-                });
-                self.patch(node, action, patch).await
+                let exclude = self.policy.exclude_from_load_balancers;
+                self.patch(node, action, patch::cordon(node, &mark, exclude)).await
             }
-            Action::Step(Verb::Uncordon, _) => {
-                let patch = json!({
-                    "metadata": { "annotations": { CORDONED_BY: null } }, "spec": { "unschedulable": null },
-                });
-                self.patch(node, action, patch).await
-            }
+            Action::Step(Verb::Uncordon, _) => self.patch(node, action, patch::uncordon(node)).await,
             Action::Step(Verb::Plan, _) => match target {
-                Some(target) => self.annotate(node, action, plan_patch(node, target)).await,
+                Some(target) => self.annotate(node, action, patch::plan(node, target)).await,
                 None => self.latest(node).await,
             },
             Action::Step(Verb::Withdraw, _) => {
@@ -235,39 +226,4 @@ fn belongs_there(pod: &Pod) -> bool {
 fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
-}
-
-/// All versions of a plan and its hash; versions of another plan go. If there is a permit, it is for this plan from now on.
-fn plan_patch(node: &NodeView, plan: &Plan) -> Value {
-    let mut values: serde_json::Map<String, Value> =
-        annotations::write_plan(plan).into_iter().map(|(key, value)| (key, Value::String(value))).collect();
-    for key in node.annotations.keys().filter(|key| annotations::is_desired_version(key)) {
-        values.entry(key.clone()).or_insert(Value::Null);
-    }
-    let permitted = if has_permit(node) { json!(plan.id().as_str()) } else { Value::Null };
-    values.insert(PERMITTED_PLAN.to_owned(), permitted);
-    Value::Object(values)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::rollout::tests::node;
-
-    #[test]
-    fn a_plan_leaves_nothing_of_the_one_before() {
-        let mut node = node("w-1", false);
-        for name in ["kubelet", "haproxy"] {
-            node.annotations.insert(annotations::desired_version(&name.parse().unwrap()), "1".into());
-        }
-        let plan = Plan::new([("kubelet".parse().unwrap(), "2".parse().unwrap())].into());
-        let patch = plan_patch(&node, &plan);
-        assert_eq!(patch["alpha.kubelet.caos.ch/desired-version"], "2");
-        assert_eq!(patch["alpha.haproxy.caos.ch/desired-version"], Value::Null);
-        assert_eq!(patch[PERMITTED_PLAN], Value::Null);
-        assert_eq!(patch.as_object().unwrap().len(), 4);
-        assert_eq!(patch["alpha.node.caos.ch/plan"], plan.id().as_str());
-        node.annotations.insert(CHANGES_ALLOWED.into(), "true".into());
-        assert_eq!(plan_patch(&node, &plan)[PERMITTED_PLAN], plan.id().as_str());
-    }
 }

@@ -17,7 +17,7 @@ use super::{
 use crate::cluster::NodeView;
 
 /// More than a node needs: a world in which they go round in circles is not foreseen any further.
-const STEPS_PER_NODE: usize = 10;
+const STEPS_PER_NODE: usize = 12;
 
 /// All steps in their order, and where every node is after them.
 pub fn foresee(snapshot: &Snapshot) -> (Vec<Action>, Decision) {

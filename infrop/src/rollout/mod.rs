@@ -17,6 +17,7 @@ mod etcd;
 mod foresee;
 mod history;
 mod metrics;
+mod patch;
 pub mod policy;
 pub mod reason;
 mod report;

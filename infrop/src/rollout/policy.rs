@@ -27,6 +27,8 @@ pub struct Policy {
     pub patience: SignedDuration,
     /// What a site checks on a node before it is given back.
     pub checks: Checks,
+    /// Whether load balancers outside of the cluster leave out nodes that are drained.
+    pub exclude_from_load_balancers: bool,
 }
 
 /// How many nodes of a group may be away.

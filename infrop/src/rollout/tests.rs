@@ -69,6 +69,7 @@ pub(super) fn policy() -> Policy {
         disruption: BTreeMap::new(),
         patience: SignedDuration::from_mins(30),
         checks: Checks::default(),
+        exclude_from_load_balancers: false,
     }
 }
 

@@ -110,6 +110,7 @@ impl Facts {
                 disruption: BTreeMap::new(),
                 patience: PATIENCE,
                 checks: Checks::default(),
+                exclude_from_load_balancers: false,
             },
             old: OLD.parse()?,
             new: NEW.parse()?,
