@@ -6,6 +6,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
+use common::state::Reason;
 use program::Program;
 use tokio::{
     io::AsyncWriteExt,
@@ -14,7 +15,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use crate::{failure::Failure, host::Host};
+use crate::{failure::Failure, host::Host, software::api_server_port};
 
 /// Whether this host's API server is for everyone.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -44,8 +45,11 @@ const LISTEN_INTERVAL: Duration = Duration::from_secs(2);
 /// A few bytes always fit; whoever does not take them gets none.
 const WRITE_LIMIT: Duration = Duration::from_secs(1);
 
-/// An API server goes on for its shutdown delay and ends what is under way, at most a minute.
+/// An API server goes on for its shutdown delay, which someone may have made longer.
 const STOP_LIMIT: Duration = Duration::from_secs(90);
+
+/// What was asked before it closed its door is answered within this, but for watches.
+const REQUEST_LIMIT: Duration = Duration::from_secs(2);
 
 const STOP_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -87,24 +91,32 @@ async fn say(mut stream: TcpStream, word: &str) {
 
 /// Ends this host's API server in order, so that everyone who is connected to it goes elsewhere; the kubelet starts it
 /// again. Load balancers were told before: they ask more often than its shutdown delay lasts.
-pub async fn stop_api_server(host: &Host) -> Result<(), program::Error> {
+async fn stop_api_server(host: &Host, address: SocketAddr) -> Result<(), Failure> {
+    let run = async |program: Program| host.insist(Reason::ServiceFailed, program).await;
     let filter = r#"labels."io.kubernetes.container.name"==kube-apiserver"#;
-    let containers = host.run(ctr(&["containers", "list", "--quiet", filter])).await?;
-    let containers: Vec<&str> = containers.lines().collect();
+    let containers = run(ctr(&["containers", "list", "--quiet", filter])).await?;
+    let address = SocketAddr::new(address.ip(), api_server_port(host)?);
     let deadline = Instant::now() + STOP_LIMIT;
-    let mut told = false;
+    let mut told: Option<&str> = None;
+    let mut closed = None;
     loop {
-        let tasks = host.run(ctr(&["tasks", "list"])).await?;
-        let running: Vec<&&str> =
-            containers.iter().filter(|container| is_running(&tasks, container)).collect();
+        let tasks = run(ctr(&["tasks", "list"])).await?;
+        let running: Vec<&str> = containers.lines().filter(|one| is_running(&tasks, one)).collect();
         if running.is_empty() || Instant::now() > deadline {
             return Ok(());
         }
-        for container in running.iter().filter(|_| !told) {
-            // One that ended meanwhile is what we want.
-            let _ = host.run(ctr(&["tasks", "kill", "--signal", "SIGTERM", container])).await;
+        // It has told all who are connected to go when it does not listen any more. Those who watch stay for as long as
+        // it lets them; they lose nothing.
+        if closed.is_none() && told.is_some() && TcpStream::connect(address).await.is_err() {
+            closed = Some(Instant::now());
         }
-        told = true;
+        let signal =
+            if closed.is_some_and(|closed| closed.elapsed() > REQUEST_LIMIT) { "SIGKILL" } else { "SIGTERM" };
+        for container in running.iter().filter(|_| told != Some(signal)) {
+            // One that ended meanwhile is what we want.
+            let _ = host.run(ctr(&["tasks", "kill", "--signal", signal, container])).await;
+        }
+        told = Some(signal);
         sleep(STOP_INTERVAL).await;
     }
 }
@@ -121,20 +133,18 @@ fn is_running(tasks: &str, container: &str) -> bool {
     })
 }
 
-/// Leaves: first for those who come, then for those who are there.
-pub async fn leave(host: &Host, presence: &watch::Sender<Presence>) {
+/// Leaves: first for those who come, then for those who are there. `address` is one of the host's.
+pub async fn leave(host: &Host, address: SocketAddr, presence: &watch::Sender<Presence>) {
     presence.send_replace(Presence::Away);
-    if let Err(error) = stop_api_server(host).await {
+    if let Err(failure) = stop_api_server(host, address).await {
         // Its connections break when it stops, as they would without us.
-        tracing::warn!("the API server cannot be stopped in order: {}", Failure::of(REASON, &error));
+        tracing::warn!("the API server cannot be stopped in order: {failure}");
     }
 }
 
-const REASON: common::state::Reason = common::state::Reason::ServiceFailed;
-
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use tokio::io::AsyncReadExt;
 
@@ -173,26 +183,45 @@ mod tests {
         server.abort();
     }
 
-    #[tokio::test]
-    async fn an_api_server_is_told_once_and_waited_for() {
-        let looks = AtomicU32::new(0);
+    /// What is done to an API server of which `tasks` are listed one after the other; its door is closed.
+    async fn signals(tasks: &'static [&'static str]) -> Vec<String> {
+        let looks = AtomicUsize::new(0);
         let fake = FakeHost::new(move |command| {
             Ok(match command {
                 _ if command.contains("containers list") => "old\nnow\n".to_owned(),
                 _ if command.contains("tasks list") => {
-                    let status =
-                        if looks.fetch_add(1, Ordering::Relaxed) < 3 { "RUNNING" } else { "STOPPED" };
-                    format!("TASK  PID  STATUS\nnow   12   {status}\nold   9    STOPPED\nother 3  RUNNING\n")
+                    let look = looks.fetch_add(1, Ordering::Relaxed).min(tasks.len() - 1);
+                    format!(
+                        "TASK  PID  STATUS\nnow   12   {}\nold   9    STOPPED\nother 3  RUNNING\n",
+                        tasks[look]
+                    )
                 }
                 _ => String::new(),
             })
         });
+        let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let manifest = format!(
+            "spec: {{ containers: [{{ image: x, command: [kube-apiserver, --secure-port={}] }}] }}",
+            free.port()
+        );
+        fake.write("/etc/kubernetes/manifests/kube-apiserver.yaml", &manifest);
         let (presence, _) = watch::channel(Presence::Here);
-        leave(&fake.host, &presence).await;
+        leave(&fake.host, free, &presence).await;
         assert_eq!(*presence.borrow(), Presence::Away);
-        let kills: Vec<String> =
-            fake.commands().into_iter().filter(|command| command.contains("kill")).collect();
-        assert_eq!(kills, ["ctr --namespace k8s.io tasks kill --signal SIGTERM now"]);
-        assert_eq!(fake.commands().iter().filter(|command| command.contains("tasks list")).count(), 4);
+        let words = "ctr --namespace k8s.io tasks kill --signal ";
+        fake.commands().iter().filter_map(|command| command.strip_prefix(words)).map(str::to_owned).collect()
+    }
+
+    #[tokio::test]
+    async fn an_api_server_is_told_once_and_waited_for() {
+        assert_eq!(signals(&["RUNNING", "RUNNING", "STOPPED"]).await, ["SIGTERM now"]);
+        assert!(signals(&["STOPPED"]).await.is_empty());
+    }
+
+    #[tokio::test]
+    async fn one_that_only_has_watches_left_is_ended() {
+        let mut tasks = vec!["RUNNING"; 12];
+        tasks.push("STOPPED");
+        assert_eq!(signals(tasks.leak()).await, ["SIGTERM now", "SIGKILL now"]);
     }
 }

@@ -152,9 +152,10 @@ impl Engine {
 
     /// Lets nobody come to this host's API server, which is about to stop, and those who are there go; once per plan.
     async fn leave_endpoint(&self) {
-        let carries = self.settings.config.endpoint_address.is_some() && self.seen.facts.control_plane;
-        if carries && *self.shared.presence.borrow() != Presence::Away {
-            to_the_end(endpoint::leave(&self.host, &self.shared.presence), self.stop.clone()).await;
+        let Some(address) = self.settings.config.endpoint_address else { return };
+        if self.seen.facts.control_plane && *self.shared.presence.borrow() != Presence::Away {
+            let leaves = endpoint::leave(&self.host, address, &self.shared.presence);
+            to_the_end(leaves, self.stop.clone()).await;
         }
     }
 

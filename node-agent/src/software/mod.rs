@@ -31,6 +31,7 @@ pub use common::disruption::Disruption;
 
 pub(crate) use self::images::list as list_images;
 pub use self::kubernetes::NAME as KUBERNETES;
+pub(crate) use self::kubernetes::api_server_port;
 
 /// Makes a module of each name, and of their `SOFTWARE` the list of all.
 macro_rules! software {

@@ -58,7 +58,7 @@ pub async fn with_cluster<T>(
         .replace("pool: cp, nodes: 1 }", "pool: cp, nodes: 3 }\n  endpoint: { host: 10.88.0.5 }")
         .replace(&format!("kubernetes: {TO}"), &format!("kubernetes: {FROM}"))
         + &format!(
-            "rollout: {{ maxUnavailable: {LIMIT}, soakSeconds: 3, drain: {{ timeoutSeconds: 60, atTimeout: skip }} }}\n"
+            "rollout: {{ maxUnavailable: {LIMIT}, soakSeconds: 3, drain: {{ timeoutSeconds: 120, atTimeout: skip }} }}\n"
         );
     Infrastructure::new(name, &text)?
         .with(async |infrastructure| {
@@ -155,7 +155,7 @@ pub async fn restart_workers(
         "--soak",
         "3",
         "--drain-timeout",
-        "60",
+        "120",
     ];
     let rollout = async || infrastructure.run_on_cluster(&words).await;
     let ended = with_faults(faults, &lab, client, rollout()).await?;
