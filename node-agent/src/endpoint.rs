@@ -51,6 +51,14 @@ const STOP_LIMIT: Duration = Duration::from_secs(90);
 /// What was asked before it closed its door is answered within this, but for watches.
 const REQUEST_LIMIT: Duration = Duration::from_secs(2);
 
+/// How long an API server is ready without a break until it counts.
+const STEADY: Duration = Duration::from_secs(15);
+
+const SETTLE_INTERVAL: Duration = Duration::from_millis(500);
+
+/// etcd and an API server start within a minute also on a busy host.
+const SETTLE_LIMIT: Duration = Duration::from_mins(5);
+
 const STOP_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Answers on `address` for ever, once there is something to say.
@@ -133,6 +141,25 @@ fn is_running(tasks: &str, container: &str) -> bool {
     })
 }
 
+/// Waits until this host's API server is there for good. A new kubelet makes all static pods anew some seconds after its
+/// start, etcd among them: one that is ready before that is about to stop.
+pub async fn settle(is_ready: impl AsyncFn() -> Result<(), String>) -> Result<(), Failure> {
+    let deadline = Instant::now() + SETTLE_LIMIT;
+    let mut since = Instant::now();
+    loop {
+        if let Err(why) = is_ready().await {
+            since = Instant::now();
+            if since > deadline {
+                let message = format!("the API server of this host is not ready: {why}");
+                return Err(Failure::new(Reason::ServiceFailed, message));
+            }
+        } else if since.elapsed() >= STEADY {
+            return Ok(());
+        }
+        sleep(SETTLE_INTERVAL).await;
+    }
+}
+
 /// Leaves: first for those who come, then for those who are there. `address` is one of the host's.
 pub async fn leave(host: &Host, address: SocketAddr, presence: &watch::Sender<Presence>) {
     presence.send_replace(Presence::Away);
@@ -210,6 +237,20 @@ mod tests {
         assert_eq!(*presence.borrow(), Presence::Away);
         let words = "ctr --namespace k8s.io tasks kill --signal ";
         fake.commands().iter().filter_map(|command| command.strip_prefix(words)).map(str::to_owned).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_api_server_counts_when_it_stays() {
+        let started = Instant::now();
+        // Ready at once, away from 5 to 20 s, and then for good.
+        let settled = settle(async || match started.elapsed().as_secs() {
+            5..20 => Err("etcd".to_owned()),
+            _ => Ok(()),
+        });
+        settled.await.unwrap();
+        assert!(started.elapsed() >= Duration::from_secs(34), "{:?}", started.elapsed());
+        let failure = settle(async || Err("etcd".to_owned())).await.unwrap_err();
+        assert!(failure.message.ends_with(": etcd"), "{failure}");
     }
 
     #[tokio::test]

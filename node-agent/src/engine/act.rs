@@ -1,6 +1,6 @@
 //! Acting: one step at a time, each in the journal before it begins, each with a permit that was read just before.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use common::{
     metadata::InitializedMark,
@@ -159,6 +159,21 @@ impl Engine {
         }
     }
 
+    /// Waits until this host's API server can be led to again, if it was left, or may have been by an agent before this one.
+    async fn settle_endpoint(&self) -> Result<(), Failure> {
+        let left = *self.shared.presence.borrow() != Presence::Here;
+        match self.settings.config.endpoint_address {
+            Some(address) if left && self.seen.facts.joined && self.seen.facts.control_plane => {
+                let server = SocketAddr::new(address.ip(), software::api_server_port(&self.host)?);
+                endpoint::settle(async || {
+                    self.node.is_ready(server).await.map_err(|error| Chain(&error).to_string())
+                })
+                .await
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Writes a step to the journal before it begins; without that it does not begin.
     pub(super) fn begin(&mut self, step: Step) -> bool {
         self.journal.begin(step, &self.seen.facts.boot);
@@ -179,7 +194,11 @@ impl Engine {
         if !self.look().await {
             return;
         }
-        let checked = to_the_end(verify(&self.host, &self.seen), self.stop.clone()).await;
+        let checked = async {
+            verify(&self.host, &self.seen).await?;
+            self.settle_endpoint().await
+        };
+        let checked = to_the_end(checked, self.stop.clone()).await;
         let result = match checked {
             Ok(()) if origin == Origin::Metadata => self.mark_initialized().await,
             other => other,

@@ -1,6 +1,6 @@
 //! The kubelet's credential: a client with it, and when it becomes another.
 
-use std::{fs, os::unix::fs::MetadataExt, path::Path, time::Duration};
+use std::{fs, net::SocketAddr, os::unix::fs::MetadataExt, path::Path, time::Duration};
 
 use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioExecutor};
 use kube::{
@@ -36,10 +36,17 @@ pub(super) async fn until_another(
     }
 }
 
-/// A client that tries once: who waits how long is decided elsewhere.
-pub(super) async fn connect(kubeconfig: &Path) -> Result<Client, Box<dyn std::error::Error + Send + Sync>> {
+/// A client that tries once: who waits how long is decided elsewhere. It asks the API server at `server`, or else the one
+/// that the kubelet does.
+pub(super) async fn connect(
+    kubeconfig: &Path,
+    server: Option<SocketAddr>,
+) -> Result<Client, Box<dyn std::error::Error + Send + Sync>> {
     let file = Kubeconfig::read_from(kubeconfig)?;
-    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
+    let mut config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
+    if let Some(server) = server {
+        config.cluster_url = format!("https://{server}").parse()?;
+    }
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
     connector.set_keepalive(Some(KEEPALIVE));

@@ -7,6 +7,7 @@ mod credential;
 
 use std::{
     collections::BTreeMap,
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::Mutex,
     time::Duration,
@@ -14,6 +15,7 @@ use std::{
 
 use common::{KubernetesVersion, metadata::NodeName};
 use futures::{Stream, StreamExt};
+use hyper::Request;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::{
@@ -287,6 +289,16 @@ impl OwnNode {
         Ok(config.kubernetes_version)
     }
 
+    /// Whether the API server at an address, and no other, is ready.
+    pub async fn is_ready(&self, server: SocketAddr) -> Result<(), NodeError> {
+        let client = self.connect_to(Some(server)).await?;
+        let request = Request::get("/readyz").body(Vec::new()).map_err(kube::Error::HttpError)?;
+        match tokio::time::timeout(REQUEST_LIMIT, client.request_text(request)).await {
+            Ok(answer) => Ok(answer.map(drop)?),
+            Err(_) => Err(NodeError::TimedOut),
+        }
+    }
+
     async fn answer<T>(&self, request: impl Future<Output = kube::Result<T>>) -> Result<T, NodeError> {
         let answer = match tokio::time::timeout(REQUEST_LIMIT, request).await {
             Ok(answer) => answer.map_err(NodeError::from),
@@ -352,10 +364,13 @@ impl OwnNode {
         }
     }
 
+    async fn connect_to(&self, server: Option<SocketAddr>) -> Result<Client, NodeError> {
+        let client = connect(&self.kubeconfig, server).await;
+        client.map_err(|source| NodeError::Credential { path: self.kubeconfig.clone(), source })
+    }
+
     async fn connect(&self) -> Result<Client, NodeError> {
-        let client = connect(&self.kubeconfig)
-            .await
-            .map_err(|source| NodeError::Credential { path: self.kubeconfig.clone(), source })?;
+        let client = self.connect_to(None).await?;
         if let Ok(mut known) = self.client.lock() {
             *known = Some(ClientBox(client.clone()));
         }
