@@ -349,7 +349,7 @@ fn soaked() -> Snapshot {
     snapshot.policy.checks.all = vec![Check {
         name: "smoke".parse().unwrap(),
         probe: Probe::Job("smoke.yaml".into()),
-        limit: std::time::Duration::from_secs(60),
+        limit: std::time::Duration::from_mins(1),
     }];
     change(&mut snapshot, "w-1", |node| {
         reach(node, &plan("1.37.1"), now() - SignedDuration::from_secs(60));
