@@ -97,6 +97,10 @@ pub(super) struct RolloutArguments {
     #[arg(long)]
     exclude_from_load_balancers: bool,
 
+    /// Have pods prefer workers that do not wait for their turn, by a taint on those that do.
+    #[arg(long)]
+    prefer_ready: bool,
+
     #[command(flatten)]
     pods: PodArguments,
 
@@ -234,6 +238,7 @@ fn policy(arguments: &RolloutArguments) -> Policy {
         patience: SignedDuration::from_mins(i64::from(defaults.patience_minutes)),
         checks: Checks { all: arguments.checks.clone(), groups: BTreeMap::new() },
         exclude_from_load_balancers: arguments.exclude_from_load_balancers,
+        prefer_ready: arguments.prefer_ready,
     }
 }
 

@@ -10,6 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{
     assess::{Assessment, Stage, Verb, assess, has_permit, kubernetes},
+    defer::defer,
     policy::Limits,
     reason::Reason,
     snapshot::{Etcd, EtcdSeen, Member, Snapshot},
@@ -39,15 +40,22 @@ pub enum Action {
     LookAtEtcd,
     /// Save etcd's data on a control plane.
     SaveEtcd(NodeName, KubernetesVersion),
+    /// Have pods prefer other nodes while it waits.
+    Taint(NodeName),
+    /// End that.
+    Untaint(NodeName),
 }
 
 impl Action {
     /// The node it is about.
     pub fn node(&self) -> Option<&NodeName> {
         match self {
-            Self::Permit(name) | Self::Step(_, name) | Self::Fence(name) | Self::SaveEtcd(name, _) => {
-                Some(name)
-            }
+            Self::Permit(name)
+            | Self::Step(_, name)
+            | Self::Fence(name)
+            | Self::SaveEtcd(name, _)
+            | Self::Taint(name)
+            | Self::Untaint(name) => Some(name),
             Self::LookAtEtcd => None,
         }
     }
@@ -66,7 +74,14 @@ impl Action {
             Self::Fence(_) => "fence",
             Self::LookAtEtcd => "etcd",
             Self::SaveEtcd(..) => "save",
+            Self::Taint(_) => "taint",
+            Self::Untaint(_) => "untaint",
         }
+    }
+
+    /// Whether it only says where pods should rather not go.
+    pub fn is_taint(&self) -> bool {
+        matches!(self, Self::Taint(_) | Self::Untaint(_))
     }
 
     /// Whether it changes nothing: people need not see it unless it fails.
@@ -89,6 +104,8 @@ impl fmt::Display for Action {
             Self::Fence(name) => write!(f, "end what another run began on {name}"),
             Self::LookAtEtcd => f.write_str("look at etcd"),
             Self::SaveEtcd(name, version) => write!(f, "save etcd's data on {name} before {version}"),
+            Self::Taint(name) => write!(f, "taint {name} while it waits"),
+            Self::Untaint(name) => write!(f, "remove the taint of {name}"),
         }
     }
 }
@@ -135,7 +152,8 @@ pub fn decide(snapshot: &Snapshot) -> Decision {
             decision.actions.push(Action::Step(verb, name.clone()));
         }
     }
-    Gate::new(snapshot, &mut decision, busy).begin();
+    Gate::new(snapshot, &mut decision, busy.clone()).begin();
+    defer(snapshot, &mut decision, &busy);
     decision.until = decision.nodes.values().filter_map(|assessment| assessment.until).min();
     decision
 }
@@ -177,13 +195,14 @@ impl<'a> Gate<'a> {
         let mut groups: BTreeMap<&str, Tally> = BTreeMap::new();
         let mut planes = BTreeSet::new();
         let mut failed = 0;
+        let begun = snapshot.begun_nodes();
         for (name, member) in &snapshot.members {
             let Some(assessment) = decision.nodes.get(name) else { continue };
             let tally = groups.entry(group(member)).or_default();
             tally.all += 1;
             tally.through += usize::from(assessment.stage == Stage::Done);
             // One that a permit is being written for, or will be when etcd is saved, is as good as away.
-            if assessment.away || busy.contains(name) {
+            if assessment.away || begun.contains(name) {
                 tally.away.insert(name.clone());
             }
             if member.node.control_plane && assessment.stage != Stage::Done {

@@ -11,6 +11,7 @@ pub mod assess;
 mod check;
 mod claims;
 pub mod decide;
+mod defer;
 mod error;
 mod estimate;
 mod etcd;

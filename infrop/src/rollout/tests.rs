@@ -31,6 +31,7 @@ pub(crate) fn node(name: &str, control_plane: bool) -> NodeView {
         ready: Ok(()),
         since: None,
         cordoned: false,
+        taints: Vec::new(),
         control_plane,
         kubelet: "v1.36.4".into(),
         boot_id: "boot".into(),
@@ -70,6 +71,7 @@ pub(super) fn policy() -> Policy {
         patience: SignedDuration::from_mins(30),
         checks: Checks::default(),
         exclude_from_load_balancers: false,
+        prefer_ready: false,
     }
 }
 
@@ -241,6 +243,35 @@ fn as_many_are_begun_at_once_as_may_be_away() {
     snapshot.policy.groups.insert("w".into(), Limits { max_unavailable: Amount::Nodes(9), canary: 2 });
     assert_eq!(actions(&snapshot), ["permit changes on w-1", "permit changes on w-2"]);
     assert_eq!(reason(&decide(&snapshot), "w-10"), Reason::CanaryFirst);
+}
+
+#[test]
+fn pods_prefer_nodes_that_do_not_wait() {
+    let mut snapshot = snapshot(&["cp-1", "w-1", "w-2", "w-3"], &plan("1.37.1"));
+    snapshot.policy.prefer_ready = true;
+    // Nobody knows yet when workers will go.
+    assert_eq!(actions(&snapshot), ["look at etcd"]);
+    let (steps, end) = foresee(&snapshot);
+    let steps: Vec<String> = steps.iter().map(ToString::to_string).collect();
+    let position = |step: &str| steps.iter().position(|known| known == step).unwrap();
+    for name in ["w-2", "w-3"] {
+        let taint = position(&format!("taint {name} while it waits"));
+        assert_eq!(taint.cmp(&position("cordon w-1")), std::cmp::Ordering::Less, "{steps:?}");
+        let through = position(&format!("withdraw the permit of {name}"));
+        assert!(through < position(&format!("remove the taint of {name}")), "{steps:?}");
+    }
+    assert!(!steps.iter().any(|step| step.contains("taint w-1") || step.contains("taint cp-1")), "{steps:?}");
+    assert!(end.nodes.values().all(|node| node.stage == Stage::Done), "{end:?}");
+    // A taint on its way takes nobody's place.
+    let mut snapshot = self::snapshot(&["w-1", "w-2"], &plan("1.37.1"));
+    snapshot.policy.prefer_ready = true;
+    snapshot.busy.insert(Action::Taint("w-2".parse().unwrap()));
+    assert_eq!(actions(&snapshot), ["permit changes on w-1"]);
+    // Who no longer wants it has it taken away.
+    snapshot.busy.clear();
+    snapshot.policy.prefer_ready = false;
+    change(&mut snapshot, "w-2", |node| node.taints = super::patch::taints(node, true));
+    assert_eq!(actions(&snapshot), ["permit changes on w-1", "remove the taint of w-2"]);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use common::{
 };
 use infrop::{
     apply::{Event, Progress},
-    cluster::{Clients, DrainRules},
+    cluster::{Clients, DrainRules, WAITING},
     rollout::{
         Check, Checks, Drain, MetricsFile, Outcome, Probe, Rollout,
         assess::Stage,
@@ -139,6 +139,7 @@ fn policy(seen: &std::path::Path) -> anyhow::Result<Policy> {
         patience: SignedDuration::from_mins(2),
         checks: Checks { all: vec![check], groups: BTreeMap::new() },
         exclude_from_load_balancers: true,
+        prefer_ready: true,
     })
 }
 
@@ -147,8 +148,12 @@ pub(crate) async fn checked_measured_and_remembered() -> anyhow::Result<()> {
     let admin = server.admin().await?;
     let (old, new) = (plan("1")?, plan("2")?);
     register(&admin, "w-1", &old).await?;
-    // Where pods go meanwhile.
+    // Where pods go meanwhile, and one that waits.
     register(&admin, "w-2", &new).await?;
+    register(&admin, "w-3", &old).await?;
+    let nodes = Api::<Node>::all(admin.clone());
+    let foreign = json!({ "spec": { "taints": [{ "key": "site", "effect": "PreferNoSchedule" }] } });
+    nodes.patch("w-3", &PatchParams::default(), &Patch::Merge(foreign)).await?;
     let directory = tempfile::tempdir()?;
     let kubeconfig = directory.path().join("kubeconfig");
     std::fs::write(&kubeconfig, serde_json::to_string(&server.kubeconfig("infrop", &["system:masters"])?)?)?;
@@ -167,17 +172,32 @@ pub(crate) async fn checked_measured_and_remembered() -> anyhow::Result<()> {
         deadline: tokio::time::Instant::now() + Duration::from_mins(2),
         metrics: Some(&metrics),
     };
-    let (ended, worked) = tokio::join!(rollout.run(), play_agent(&admin, "w-1", &new));
+    let agents = async {
+        let worked = play_agent(&admin, "w-1", &new).await?;
+        let waited = Api::<Node>::all(admin.clone()).get("w-3").await?;
+        play_agent(&admin, "w-3", &new).await?;
+        anyhow::Ok((worked, waited))
+    };
+    let (ended, worked) = tokio::join!(rollout.run(), agents);
     let (outcome, _) = ended?;
     let Outcome::Ended(decision) = outcome else { bail!("{outcome:?}") };
     ensure!(decision.nodes.values().all(|node| node.stage == Stage::Done), "{decision:?}");
 
     // While its agent worked it was away from load balancers.
-    let worked = worked?;
+    let (worked, waited) = worked?;
     ensure!(worked.labels().contains_key(EXCLUDE), "{:?}", worked.labels());
     ensure!(worked.annotations().get(HISTORY).is_some_and(|text| text.contains("began")), "{worked:?}");
 
-    let node = Api::<Node>::all(admin.clone()).get("w-1").await?;
+    // Pods preferred others to the one that waited; what somebody else put there stayed.
+    let taints = |node: Node| -> Vec<String> {
+        let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+        taints.into_iter().map(|taint| taint.key).collect()
+    };
+    let (before, after) = (taints(waited), taints(nodes.get("w-3").await?));
+    ensure!(before.contains(&WAITING.to_owned()) && before.contains(&"site".to_owned()), "{before:?}");
+    ensure!(after == ["site"], "{after:?}");
+
+    let node = nodes.get("w-1").await?;
     ensure!(!node.labels().contains_key(EXCLUDE), "{:?}", node.labels());
     for key in [CORDONED_BY, EXCLUDED_BY] {
         ensure!(!node.annotations().contains_key(key), "{key} is left");
@@ -192,7 +212,7 @@ pub(crate) async fn checked_measured_and_remembered() -> anyhow::Result<()> {
     let writes: Vec<&Value> = requests
         .iter()
         .filter(|request| {
-            request.object_ref.as_ref().is_some_and(|object| object.resource == "nodes")
+            request.object_ref.as_ref().is_some_and(|object| object.resource == "nodes" && object.name == "w-1")
                 // Not those that did not find the Node as it was.
                 && request.response_status.as_ref().is_some_and(|status| status.code == 200)
         })
@@ -203,8 +223,8 @@ pub(crate) async fn checked_measured_and_remembered() -> anyhow::Result<()> {
     metrics.write();
     let text = std::fs::read_to_string(&figures)?;
     for line in [
-        "infrop_rollout_nodes{state=\"done\",reason=\"UpToDate\"} 2",
-        "infrop_rollout_nodes_changed_total 1",
+        "infrop_rollout_nodes{state=\"done\",reason=\"UpToDate\"} 3",
+        "infrop_rollout_nodes_changed_total 2",
         "infrop_rollout_failures_total{step=\"test\"} 1",
         "infrop_rollout_phase_seconds_total{phase=\"SiteCheckFailed\"} ",
     ] {
