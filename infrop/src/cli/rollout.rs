@@ -55,6 +55,7 @@ const CONTROL_PLANES: &str = "control-planes";
 
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own on the command line")]
 pub(super) struct RolloutArguments {
     /// The cluster [default: what KUBECONFIG names, or the usual file].
     #[arg(long, value_name = "FILE")]

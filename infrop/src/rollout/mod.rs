@@ -7,6 +7,7 @@
 //! Nothing is remembered but what is on the Nodes: whoever comes next goes on.
 
 mod act;
+mod action;
 pub mod assess;
 mod check;
 mod claims;
