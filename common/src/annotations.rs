@@ -10,6 +10,9 @@ use crate::{
 
 /// infrop: `true` is the permit.
 pub const CHANGES_ALLOWED: &str = "alpha.node.caos.ch/changes-allowed";
+/// infrop: the plan that the permit is for, empty until it is written: a plan that stood there before must not be begun
+/// while pods still have to go. Without it a permit is for any plan.
+pub const PERMITTED_PLAN: &str = "alpha.node.caos.ch/permitted-plan";
 /// infrop: the hash of all desired versions, written in one patch with them.
 pub const PLAN: &str = "alpha.node.caos.ch/plan";
 /// infrop: the rollout that cordoned the node.
@@ -30,7 +33,8 @@ pub const STATE: &str = "alpha.node.caos.ch/state";
 /// The keys with a fixed name that node-agent, and only it, writes. The admission policies name them, too.
 pub const AGENTS_KEYS: [&str; 3] = [READY, PLAN_OBSERVED, STATE];
 /// The keys with a fixed name that infrop and people write, and no node.
-pub const OTHERS_KEYS: [&str; 6] = [CHANGES_ALLOWED, PLAN, CORDONED_BY, EXCLUDED_BY, PAUSED, HISTORY];
+pub const OTHERS_KEYS: [&str; 7] =
+    [CHANGES_ALLOWED, PERMITTED_PLAN, PLAN, CORDONED_BY, EXCLUDED_BY, PAUSED, HISTORY];
 
 const PREFIX: &str = "alpha.";
 const DESIRED_SUFFIX: &str = ".caos.ch/desired-version";
@@ -63,7 +67,7 @@ fn between<'a>(key: &'a str, suffix: &str) -> Option<&'a str> {
 /// What infrop and people wrote on a Node, as far as it can be understood.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Request {
-    /// Whether there is a permit. Anything but `true` is none.
+    /// Whether there is a permit for the plan. Anything but `true` is none.
     pub permit: bool,
     /// Why a person paused the node.
     pub paused: Option<String>,
@@ -133,8 +137,11 @@ pub fn read_request(annotations: &BTreeMap<String, String>) -> Result<Request, R
             Some(plan)
         }
     };
+    let is_for_plan =
+        |permitted: &String| plan.as_ref().is_some_and(|plan| plan.id().as_str() == permitted.as_str());
     Ok(Request {
-        permit: annotations.get(CHANGES_ALLOWED).is_some_and(|value| value == "true"),
+        permit: annotations.get(CHANGES_ALLOWED).is_some_and(|value| value == "true")
+            && annotations.get(PERMITTED_PLAN).is_none_or(is_for_plan),
         paused: annotations.get(PAUSED).map(|text| shorten(text)),
         plan,
     })
@@ -186,6 +193,20 @@ mod tests {
         written.insert(CHANGES_ALLOWED.into(), "true".into());
         let request = read_request(&written).unwrap();
         assert_eq!(request, Request { permit: true, paused: None, plan: Some(sample()) });
+    }
+
+    #[test]
+    fn a_permit_that_names_a_plan_is_for_no_other() {
+        let mut written = write_plan(&sample());
+        written.insert(CHANGES_ALLOWED.into(), "true".into());
+        let id = sample().id().to_string();
+        for (permitted, expected) in
+            [(None, true), (Some(id.as_str()), true), (Some(""), false), (Some("5482797c3a09"), false)]
+        {
+            written.remove(PERMITTED_PLAN);
+            written.extend(permitted.map(|permitted| (PERMITTED_PLAN.into(), permitted.into())));
+            assert_eq!(read_request(&written).unwrap().permit, expected, "{permitted:?}");
+        }
     }
 
     #[test]

@@ -33,6 +33,8 @@ pub struct Config {
     pub resync_seconds: NonZeroU32,
     /// Where metrics are served beside the socket; a loopback address.
     pub metrics_address: Option<LoopbackAddress>,
+    /// On a control plane that carries the API's endpoint: where load balancers ask whether to lead calls to it.
+    pub endpoint_address: Option<SocketAddr>,
     /// How kubeadm is called.
     pub kubeadm: Kubeadm,
 }
@@ -75,6 +77,7 @@ impl Default for Config {
             // Only a net below the watch: drift by hand is seen within the hour.
             resync_seconds: const { NonZeroU32::new(3600).unwrap() },
             metrics_address: None,
+            endpoint_address: None,
             kubeadm: Kubeadm::default(),
         }
     }

@@ -11,6 +11,7 @@ pub mod cli;
 pub mod config;
 pub mod contents;
 pub mod decide;
+pub mod endpoint;
 pub mod engine;
 pub mod failure;
 pub mod files;

@@ -9,9 +9,9 @@ use common::{
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
-use crate::{decide, journal::Journal, metrics::Metrics, observe::HostState, software};
+use crate::{decide, endpoint::Presence, journal::Journal, metrics::Metrics, observe::HostState, software};
 
 /// The answer to `status`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,6 +91,8 @@ pub struct Shared {
     pub metrics: Metrics,
     /// A person asked for another attempt.
     pub retry: Notify,
+    /// Whether the API's endpoint may lead here.
+    pub presence: watch::Sender<Presence>,
     status: Mutex<Option<Status>>,
 }
 

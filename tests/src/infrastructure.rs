@@ -104,11 +104,16 @@ impl Infrastructure {
         self.labs.path().join(&self.name)
     }
 
-    fn command(&self, words: &[&str]) -> anyhow::Result<Command> {
-        let (infrop, agent) = match &self.programs {
+    /// infrop, and node-agent or its package.
+    fn programs(&self) -> anyhow::Result<(&Path, &Path)> {
+        Ok(match &self.programs {
             Some((infrop, agent)) => (infrop.as_path(), agent.as_path()),
             None => (infrop_path()?, node_agent_path()?),
-        };
+        })
+    }
+
+    fn command(&self, words: &[&str]) -> anyhow::Result<Command> {
+        let (infrop, agent) = self.programs()?;
         let mut command = match &self.namespace {
             None => Command::new(infrop),
             Some(namespace) => {
@@ -145,6 +150,21 @@ impl Infrastructure {
         Ok(ended.stdout)
     }
 
+    /// Runs infrop with the kubeconfig instead of the document.
+    pub async fn run_on_cluster(&self, words: &[&str]) -> anyhow::Result<Ended> {
+        let mut command = Command::new(self.programs()?.0);
+        command.args(words).arg("--kubeconfig").arg(self.kubeconfig_file().await?);
+        let output = command.stdin(Stdio::null()).kill_on_drop(true).output();
+        let output = tokio::time::timeout(LIMIT, output).await.context("infrop did not end")??;
+        Ok(Ended::of(&output))
+    }
+
+    async fn kubeconfig_file(&self) -> anyhow::Result<PathBuf> {
+        let file = self.labs.path().join("kubeconfig");
+        fs::write(&file, self.kubeconfig().await?)?;
+        Ok(file)
+    }
+
     /// The administrator's kubeconfig, as infrop prints it.
     pub async fn kubeconfig(&self) -> anyhow::Result<String> {
         self.insist(&["kubeconfig"]).await
@@ -165,9 +185,8 @@ impl Infrastructure {
 
     /// Runs the bundle's kubectl on this computer with that kubeconfig.
     pub async fn kubectl(&self, words: &[&str]) -> anyhow::Result<String> {
-        let file = self.labs.path().join("kubeconfig");
-        fs::write(&file, self.kubeconfig().await?)?;
-        let kubectl = Program::new(bundles::program("kubectl").await?).arg("--kubeconfig").arg(&file);
+        let kubectl = Program::new(bundles::program("kubectl").await?).arg("--kubeconfig");
+        let kubectl = kubectl.arg(self.kubeconfig_file().await?);
         Ok(kubectl.args(words).run().await?)
     }
 }

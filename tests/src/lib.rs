@@ -7,6 +7,7 @@
 //! * [`bundles`]: the Kubernetes both come from;
 //! * [`agent`]: the Debian package of node-agent; [`agent_process`]: node-agent as a process of this machine;
 //! * [`policies`]: infrop's admission policies in an API server;
+//! * [`rolling`]: a cluster that goes to other versions while things go wrong;
 //! * [`http_server`], [`scripted_server`]: web servers on loopback.
 
 pub mod agent;
@@ -28,6 +29,7 @@ mod pki;
 pub mod policies;
 mod programs;
 pub mod repository;
+pub mod rolling;
 pub mod scripted_server;
 pub mod setup;
 

@@ -28,12 +28,9 @@ enum Xtask {
         #[arg(long)]
         debug: bool,
     },
-    /// Kill infrop with -9 at many random moments of bring-ups and removals (T4; takes about half an hour).
-    Soak {
-        /// How many of each.
-        #[arg(long, default_value_t = 30)]
-        kills: u32,
-    },
+    /// What needs many repetitions or much time: a part of it is in the tests, all of it here (T4).
+    #[command(subcommand)]
+    Soak(soak::Soak),
     /// Measure, and say whether targets are met.
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -51,7 +48,7 @@ fn main() -> ExitCode {
                     println!("{}", package::run(debug, &steps).await?.display());
                     Ok(true)
                 }
-                Xtask::Soak { kills } => soak::run(kills, &steps).await,
+                Xtask::Soak(soak) => soak::run(&soak, &steps).await,
                 Xtask::Bench(bench) => bench::run(bench, &steps).await,
             }
         })

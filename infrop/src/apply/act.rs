@@ -1,6 +1,6 @@
 //! Doing one thing. Each can be done again after a crash at any point of it.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, anyhow, bail};
 use common::{annotations, metadata::NodeName, state::Phase};
@@ -19,7 +19,7 @@ use crate::{
         kubeadm::{self, InitConfiguration, JoinConfiguration, TokenDiscovery, Verb, documents},
         ssh::Remote,
     },
-    cluster::{self, Access, CertificateKey, DrainRules, Token},
+    cluster::{self, Access, CertificateKey, DrainRules, NodeView, Token},
     provider::{Compute, Power},
 };
 
@@ -49,13 +49,18 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 pub(super) enum Found {
     /// A new compute.
     Compute(Compute),
-    /// A host as it is now.
-    Host(Box<HostReport>),
+    /// A host as it is now, and the Nodes if they changed with it.
+    Host(Box<HostReport>, Option<Nodes>),
     /// The cluster as it is now.
     Cluster(Box<(Cluster, Option<Access>)>),
-    /// A compute is no more.
-    Gone,
+    /// The Nodes as they are now; the rest of the cluster is as it was.
+    Nodes(Nodes),
+    /// A compute is no more; the Nodes without it.
+    Gone(Option<Nodes>),
 }
+
+/// Nodes by name.
+pub(super) type Nodes = BTreeMap<NodeName, NodeView>;
 
 /// What an action works with: the state when it was decided.
 pub(super) struct Task<'a> {
@@ -103,7 +108,7 @@ impl Task<'_> {
                 let node = self.snapshot.cluster.node(name).context("its Node is gone")?;
                 let plan = first_plan(node, Some(host)).map(annotations::write_plan).unwrap_or_default();
                 cluster::register(&self.access()?.client, name, &group.labels, &plan).await?;
-                self.look_at_cluster().await
+                self.look_at_nodes().await
             }
             Action::AwaitReady(name) => self.await_ready(name).await,
             Action::Remove(name) => self.remove(name).await,
@@ -127,7 +132,16 @@ impl Task<'_> {
     }
 
     async fn look(&self, name: &NodeName) -> anyhow::Result<Found> {
-        Ok(Found::Host(Box::new(self.report(name).await?)))
+        Ok(Found::Host(Box::new(self.report(name).await?), None))
+    }
+
+    async fn look_at_nodes(&self) -> anyhow::Result<Found> {
+        Ok(Found::Nodes(cluster::list(&self.access()?.client).await?))
+    }
+
+    /// The Nodes, if there is a way to them.
+    async fn known_nodes(&self) -> Option<Nodes> {
+        cluster::list(&self.access.as_ref()?.client).await.ok()
     }
 
     async fn look_at_cluster(&self) -> anyhow::Result<Found> {
@@ -139,7 +153,7 @@ impl Task<'_> {
         let deadline = Instant::now() + BOOT_PATIENCE;
         loop {
             let error = match self.report(name).await {
-                Ok(report) => return Ok(Found::Host(Box::new(report))),
+                Ok(report) => return Ok(Found::Host(Box::new(report), None)),
                 Err(error) => error,
             };
             let away = error.downcast_ref().is_some_and(crate::bootstrap::Error::is_away);
@@ -167,10 +181,16 @@ impl Task<'_> {
         let deadline = Instant::now() + SOFTWARE_PATIENCE;
         let mut last = "its agent has not said anything".to_owned();
         loop {
+            // The host waits by itself: a look at all of it costs as much as some of the work it waits for.
+            let waited =
+                async { anyhow::Ok(agent::wait(&*self.remote(host).await?, &plan.id()).await?) }.await;
+            if waited.is_err() {
+                sleep(LOOK_INTERVAL).await;
+            }
             match self.report(name).await {
                 Ok(report) => {
                     if report.initialized.as_ref().is_some_and(|mark| mark.plan == plan.id()) {
-                        return Ok(Found::Host(Box::new(report)));
+                        return Ok(Found::Host(Box::new(report), None));
                     }
                     if let Some(state) = &report.agent {
                         last = format!("{} ({}): {}", state.phase, state.reason, state.message);
@@ -188,7 +208,6 @@ impl Task<'_> {
                 bail!("it does not have its software after {} min: {last}", SOFTWARE_PATIENCE.as_secs() / 60);
             }
             (self.note)(last.clone());
-            sleep(LOOK_INTERVAL).await;
         }
     }
 
@@ -262,7 +281,10 @@ impl Task<'_> {
         loop {
             let ended = async { anyhow::Ok(kubeadm::wait(&*self.remote(host).await?).await?) }.await;
             match ended {
-                Ok(true) => return self.look(name).await,
+                Ok(true) => {
+                    let report = self.report(name).await?;
+                    return Ok(Found::Host(Box::new(report), self.known_nodes().await));
+                }
                 Ok(false) => {}
                 Err(error) => {
                     self.context.connections.forget(name);
@@ -327,7 +349,7 @@ impl Task<'_> {
         }
         self.context.provider(&group.provider)?.delete(&host.compute).await?;
         self.context.connections.forget(name);
-        Ok(Found::Gone)
+        Ok(Found::Gone(self.known_nodes().await))
     }
 
     /// Takes the etcd member of a dead control plane out, through one that lives.
@@ -349,6 +371,6 @@ impl Task<'_> {
         let boot_id = &self.host(name)?.seen().context("it does not answer")?.boot_id;
         let ready = cluster::wait_until_ready(client, name, boot_id, READY_PATIENCE, &*self.note).await;
         ready.map_err(|why| anyhow!("its Node is not Ready: {why}"))?;
-        self.look_at_cluster().await
+        self.look_at_nodes().await
     }
 }

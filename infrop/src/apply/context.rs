@@ -119,7 +119,11 @@ impl Context {
         let group = snapshot.group(host)?;
         let defaults = self.provider(&group.provider)?.defaults();
         let Some(metadata) = self.host_metadata(snapshot, host, group, defaults)? else { return Ok(None) };
-        let settings = json!({ "kubeadm": { "ignorePreflightErrors": self.ignored_checks(defaults) } });
+        let carried = self.carried().filter(|_| group.role == Role::ControlPlane);
+        let settings = json!({
+            "endpointAddress": carried.map(|carried| carried.agent_address(host.compute.address)),
+            "kubeadm": { "ignorePreflightErrors": self.ignored_checks(defaults) },
+        });
         let settings = serde_yaml::to_string(&settings)?;
         Ok(Some(Delivery::new(self.package.clone(), settings, &metadata)?))
     }

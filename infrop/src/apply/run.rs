@@ -12,7 +12,7 @@ use futures::{StreamExt, future::LocalBoxFuture, stream::FuturesUnordered};
 use tokio::sync::watch;
 
 use super::{
-    act::{Found, Task},
+    act::{Found, Nodes, Task},
     context::Context,
     decide::{Action, Decision, decide},
     observe::{look_at_cluster, observe, take_compute, take_end, take_report},
@@ -360,7 +360,7 @@ impl<'a> Run<'a> {
                 };
                 take_compute(self.context, &mut self.snapshot, index, compute);
             }
-            Found::Host(report) => {
+            Found::Host(report, nodes) => {
                 let Some(name) = action.host() else { return Ok(()) };
                 if let KubeadmState::Failed(_) = report.kubeadm
                     && ran_kubeadm(action)
@@ -370,17 +370,16 @@ impl<'a> Run<'a> {
                 let joined = report.kubeadm == KubeadmState::Done && ran_kubeadm(action);
                 take_report(self.context, &mut self.snapshot, name, Ok(*report));
                 if joined {
-                    let (cluster, access) = look_at_cluster(self.context, &self.snapshot).await;
-                    self.take_cluster(cluster, access);
+                    self.take_nodes(nodes).await;
                 }
             }
-            Found::Gone => {
+            Found::Nodes(nodes) => self.take_nodes(Some(nodes)).await,
+            Found::Gone(nodes) => {
                 let Some(name) = action.host() else { return Ok(()) };
                 take_end(self.context, &mut self.snapshot, name);
                 self.snapshot.removals.done += 1;
                 self.snapshot.removals.replace.remove(name);
-                let (cluster, access) = look_at_cluster(self.context, &self.snapshot).await;
-                self.take_cluster(cluster, access);
+                self.take_nodes(nodes).await;
             }
             Found::Cluster(seen) => {
                 let (cluster, access) = *seen;
@@ -388,6 +387,16 @@ impl<'a> Run<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Learns of other Nodes; without them, or without a cluster so far, by a look at all of it.
+    async fn take_nodes(&mut self, nodes: Option<Nodes>) {
+        if let (Cluster::There(view), Some(nodes)) = (&mut self.snapshot.cluster, nodes) {
+            view.nodes = nodes;
+            return;
+        }
+        let (cluster, access) = look_at_cluster(self.context, &self.snapshot).await;
+        self.take_cluster(cluster, access);
     }
 
     fn take_cluster(&mut self, cluster: Cluster, access: Option<Access>) {

@@ -8,12 +8,16 @@ use std::{
 
 use common::{
     metadata::{ImageArchive, Metadata},
-    plan::Plan,
+    plan::{Plan, PlanId},
 };
 use semver::Version;
 use sha2::{Digest, Sha256};
 
-use super::{error::Error, host::DELIVERED, ssh::Remote};
+use super::{
+    error::Error,
+    host::{DELIVERED, MARK},
+    ssh::Remote,
+};
 
 /// Where the package lies on a host until it is installed.
 const PACKAGE: &str = "/var/lib/infrop/node-agent.deb";
@@ -134,6 +138,16 @@ pub async fn deliver(remote: &Remote, delivery: &Delivery, joined: bool) -> Resu
         remote.run("import container images", IMPORT_LIMIT, &import(images)).await?;
     }
     remote.write(DELIVERED, 0o644, digest.as_bytes()).await
+}
+
+/// Waits a while on the host until its agent has marked the plan as reached; true if it has.
+pub async fn wait(remote: &Remote, plan: &PlanId) -> Result<bool, Error> {
+    let script = format!(
+        "for _ in $(seq 25); do\n  \
+         if grep --quiet --fixed-strings '{plan}' {MARK} 2> /dev/null; then echo reached; exit 0; fi\n  \
+         sleep 0.2\ndone"
+    );
+    Ok(remote.run("wait for its agent", READ_LIMIT, &script).await?.trim() == "reached")
 }
 
 #[cfg(test)]

@@ -1,7 +1,11 @@
 //! The API's address, carried by the control planes themselves: keepalived gives it to a host whose haproxy runs, and
 //! haproxy leads to an API server that answers.
 
-use std::{collections::BTreeSet, fmt::Write as _, net::IpAddr};
+use std::{
+    collections::BTreeSet,
+    fmt::Write as _,
+    net::{IpAddr, SocketAddr},
+};
 
 use super::kubeadm::API_PORT;
 use crate::desired::Endpoint;
@@ -32,6 +36,12 @@ impl Carried {
         if self.port == API_PORT { API_PORT + 1 } else { API_PORT }
     }
 
+    /// Where node-agent of the control plane with `address` says whether calls may be led to it.
+    pub fn agent_address(self, address: IpAddr) -> SocketAddr {
+        let usual = API_PORT + 2;
+        SocketAddr::new(address, if self.port == usual { usual + 1 } else { usual })
+    }
+
     /// `/etc/haproxy/haproxy.cfg`. Calls are TLS from end to end; only checks speak it by themselves, and who answers
     /// there proves nothing, so nothing is verified.
     pub fn haproxy(self, api_servers: &BTreeSet<IpAddr>) -> String {
@@ -39,7 +49,8 @@ impl Carried {
         // An idle watch is silent for long, a dead host for ever: keep-alives and unanswered data tell them apart. A host
         // that is gone does not refuse, so the attempt ends early and goes to another one, also before the checks know.
         // Who has a connection to an API server that is not ready any more loses it and finds another: without its etcd
-        // a server lets calls hang, and kubelets that stay with it are taken for dead.
+        // a server lets calls hang, and kubelets that stay with it are taken for dead. One that only says that it will
+        // stop ends its connections itself, in order; and node-agent says beforehand when nobody should come any more.
         let mut text = format!(
             "global\n    user haproxy\n    group haproxy\n\n\
              defaults\n    mode tcp\n    retries 3\n    option redispatch 1\n    \
@@ -47,17 +58,18 @@ impl Carried {
              timeout connect 1s\n    timeout check 3s\n    \
              timeout client 1h\n    timeout server 1h\n\n\
              frontend api\n    bind {any}:{}\n    default_backend api-servers\n\n\
-             backend api-servers\n    balance roundrobin\n    option httpchk GET /readyz\n    \
+             backend api-servers\n    balance roundrobin\n    option httpchk GET /readyz?exclude=shutdown\n    \
              http-check expect status 200\n    \
-             default-server check check-ssl verify none inter 1s fastinter 500ms fall 2 rise 1 tcp-ut 5s \
-             on-marked-down shutdown-sessions\n",
+             default-server check check-ssl verify none inter 1s fall 3 rise 1 tcp-ut 5s \
+             agent-check agent-inter 1s on-marked-down shutdown-sessions\n",
             self.port
         );
         for address in api_servers {
-            let server = std::net::SocketAddr::new(*address, self.api_server_port());
+            let server = SocketAddr::new(*address, self.api_server_port());
             // A name has no colons, which addresses of IPv6 have.
             let name = address.to_string().replace(':', "-");
-            let _ = writeln!(text, "    server {name} {server}");
+            let agent = self.agent_address(*address).port();
+            let _ = writeln!(text, "    server {name} {server} agent-port {agent}");
         }
         text
     }
@@ -105,10 +117,13 @@ mod tests {
     }
 
     #[test]
-    fn api_servers_and_haproxy_never_want_the_same_port() {
-        for (port, expected) in [(6443, 6444), (443, 6443), (6444, 6443)] {
+    fn api_servers_agents_and_haproxy_never_want_the_same_port() {
+        let host = "192.0.2.11".parse().unwrap();
+        for (port, expected, agent) in
+            [(6443, 6444, 6445), (443, 6443, 6445), (6444, 6443, 6445), (6445, 6443, 6446)]
+        {
             let carried = Carried::of(&endpoint("192.0.2.10", port, false)).unwrap();
-            assert_eq!(carried.api_server_port(), expected);
+            assert_eq!((carried.api_server_port(), carried.agent_address(host).port()), (expected, agent));
         }
         assert_eq!(Carried::of(&endpoint("192.0.2.10", 6443, true)), None);
         assert_eq!(Carried::of(&endpoint("api.example.org", 6443, true)), None);
@@ -120,13 +135,14 @@ mod tests {
         let text =
             carried.haproxy(&["192.0.2.12", "192.0.2.11"].map(|address| address.parse().unwrap()).into());
         assert!(text.contains("\n    bind *:6443\n"), "{text}");
-        assert!(
-            text.ends_with("    server 192.0.2.11 192.0.2.11:6444\n    server 192.0.2.12 192.0.2.12:6444\n")
-        );
+        assert!(text.ends_with(
+            "    server 192.0.2.11 192.0.2.11:6444 agent-port 6445\n    \
+                 server 192.0.2.12 192.0.2.12:6444 agent-port 6445\n"
+        ));
         let carried = Carried::of(&endpoint("2001:db8::a", 443, false)).unwrap();
         let text = carried.haproxy(&["2001:db8::1".parse().unwrap()].into());
         assert!(text.contains("\n    bind :::443\n"), "{text}");
-        assert!(text.ends_with("    server 2001-db8--1 [2001:db8::1]:6443\n"), "{text}");
+        assert!(text.ends_with("    server 2001-db8--1 [2001:db8::1]:6443 agent-port 6445\n"), "{text}");
     }
 
     #[test]

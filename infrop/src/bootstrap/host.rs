@@ -68,6 +68,9 @@ pub enum KubeadmState {
 /// What was delivered, written after all of it was.
 pub(super) const DELIVERED: &str = "/var/lib/infrop/delivered";
 
+/// The mark of node-agent that a plan is reached.
+pub(super) const MARK: &str = "/var/lib/node-agent/initialized.json";
+
 fn script() -> String {
     format!(
         "say() {{ printf '%s=%s\\n' \"$1\" \"$(base64 --wrap=0)\"; }}\n\
@@ -75,7 +78,7 @@ fn script() -> String {
          say boot < /proc/sys/kernel/random/boot_id\n\
          file owner {OWNER}\n\
          file delivered {DELIVERED}\n\
-         file initialized /var/lib/node-agent/initialized.json\n\
+         file initialized {MARK}\n\
          {{ dpkg-query --show --showformat='${{db:Status-Status}} ${{Version}}' node-agent 2>/dev/null || true; }} | say package\n\
          {{ node-agent status -o json 2>/dev/null || true; }} | say agent\n\
          file begun {BEGUN}\n\

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use common::annotations::{CHANGES_ALLOWED, HISTORY};
+use common::annotations::{CHANGES_ALLOWED, HISTORY, PERMITTED_PLAN};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
@@ -129,7 +129,9 @@ impl Means<'_> {
             Action::Permit(name) => {
                 self.claims.lock().await.announce(name).await?;
                 let history = History::read(node).begin(member.kind(self.policy), Timestamp::now());
-                let values = json!({ CHANGES_ALLOWED: "true", HISTORY: history.value() });
+                let values = json!({
+                    CHANGES_ALLOWED: "true", PERMITTED_PLAN: "", HISTORY: history.value(),
+                });
                 self.annotate(node, action, values).await
             }
             Action::Step(Verb::Cordon, _) => {
@@ -150,7 +152,9 @@ impl Means<'_> {
                 } else {
                     history.give_up()
                 };
-                let values = json!({ CHANGES_ALLOWED: "false", HISTORY: history.value() });
+                let values = json!({
+                    CHANGES_ALLOWED: "false", PERMITTED_PLAN: null, HISTORY: history.value(),
+                });
                 self.annotate(node, action, values).await
             }
             Action::Step(Verb::Drain, name) => {

@@ -2,7 +2,9 @@
 
 use common::{
     KubernetesVersion,
-    annotations::{self, CHANGES_ALLOWED, CORDONED_BY, PAUSED, PLAN, PLAN_OBSERVED, READY, STATE},
+    annotations::{
+        self, CHANGES_ALLOWED, CORDONED_BY, PAUSED, PERMITTED_PLAN, PLAN, PLAN_OBSERVED, READY, STATE,
+    },
     plan::Plan,
     skew,
     software::{SoftwareName, SoftwareVersion},
@@ -89,7 +91,7 @@ pub(super) struct Reading {
     permit: bool,
     /// Whether there is a plan on it.
     planned: bool,
-    /// Whether the plan on it is the target.
+    /// Whether the plan on it is the target, and the permit, if there is one, for it.
     written: bool,
     /// Whether its agent speaks of the target.
     observed: bool,
@@ -120,7 +122,8 @@ impl Reading {
             planned: annotations.contains_key(PLAN),
             // The hash alone is not enough: a person may have changed a version beside it.
             written: annotations::read_request(annotations)
-                .is_ok_and(|request| request.plan.as_ref() == Some(target)),
+                .is_ok_and(|request| request.plan.as_ref() == Some(target))
+                && get(PERMITTED_PLAN).is_none_or(|permitted| permitted == id.as_str()),
             observed: get(PLAN_OBSERVED) == Some(id.as_str()),
             ready: get(READY) == Some("true"),
             state: get(STATE).and_then(|text| serde_json::from_str(text).ok()),
@@ -139,6 +142,12 @@ impl Reading {
     /// The software that is in another version.
     pub(super) fn differs(&self) -> &[(SoftwareName, SoftwareVersion)] {
         &self.differs
+    }
+
+    /// Whether its agent is in the middle of something, whoever asked for it.
+    fn at_work(&self) -> bool {
+        let phase = self.state.as_ref().map(|state| state.phase);
+        matches!(phase, Some(Phase::Changing | Phase::Rebooting | Phase::Verifying))
     }
 
     pub(super) fn at_target(&self) -> bool {
@@ -179,7 +188,9 @@ fn check_skew(node: &NodeView, target: &Plan) -> Result<(), String> {
 
 /// Where a node is. `others` is whether pods have another node to go to.
 pub fn assess(member: &Member, policy: &Policy, others: bool, now: Timestamp) -> Assessment {
-    let away = has_permit(&member.node) || member.node.ready.is_err() || member.node.cordoned;
+    // A permit that was withdrawn does not end what its agent is in the middle of.
+    let at_work = member.reading.as_ref().is_ok_and(Reading::at_work);
+    let away = has_permit(&member.node) || member.node.ready.is_err() || member.node.cordoned || at_work;
     let (stage, reason, message, until) = match &member.reading {
         Ok(reading) => Look { member, reading, policy, others, now }.assess(),
         Err(why) => (Stage::Stuck, Reason::TargetUnknown, why.clone(), None),
@@ -242,6 +253,9 @@ impl Look<'_> {
 
     /// A node whose pods do not go is given back as it was.
     fn skip(&self, why: &str) -> Verdict {
+        if self.reading.at_work() {
+            return self.patiently(Reason::AgentWorking, self.reading.said());
+        }
         if self.reading.cordoned_by_us() {
             step(Verb::Uncordon, "its pods do not go")
         } else if self.reading.permit {

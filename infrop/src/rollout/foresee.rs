@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use common::{
-    annotations::{self, CHANGES_ALLOWED, CORDONED_BY, PLAN_OBSERVED, READY, STATE},
+    annotations::{self, CHANGES_ALLOWED, CORDONED_BY, PERMITTED_PLAN, PLAN_OBSERVED, READY, STATE},
     plan::Plan,
     state::{Phase, Reason, State},
 };
@@ -60,8 +60,14 @@ pub fn assume(world: &mut Snapshot, action: &Action) {
     let mut node = member.node.clone();
     let mut set = |key: &str, value: &str| node.annotations.insert(key.to_owned(), value.to_owned());
     match action {
-        Action::Permit(_) => drop(set(CHANGES_ALLOWED, "true")),
-        Action::Step(Verb::Withdraw, _) => drop(set(CHANGES_ALLOWED, "false")),
+        Action::Permit(_) => {
+            set(CHANGES_ALLOWED, "true");
+            set(PERMITTED_PLAN, "");
+        }
+        Action::Step(Verb::Withdraw, _) => {
+            set(CHANGES_ALLOWED, "false");
+            node.annotations.remove(PERMITTED_PLAN);
+        }
         Action::SaveEtcd(_, version) => drop(set(SAVED, &version.to_string())),
         Action::Step(Verb::Cordon, _) => {
             set(CORDONED_BY, MARK);
@@ -74,6 +80,7 @@ pub fn assume(world: &mut Snapshot, action: &Action) {
         Action::Step(Verb::Plan, _) => {
             if let Ok(target) = &member.target {
                 reach(&mut node, target, now);
+                node.annotations.remove(PERMITTED_PLAN);
             }
         }
         Action::Step(Verb::Drain, _) => member.emptied = true,

@@ -1,11 +1,12 @@
 //! What is written on a Node, beside the permit.
 
 use common::{
-    annotations::{self, CORDONED_BY, EXCLUDED_BY},
+    annotations::{self, CORDONED_BY, EXCLUDED_BY, PERMITTED_PLAN},
     plan::Plan,
 };
 use serde_json::{Map, Value, json};
 
+use super::assess::has_permit;
 use crate::cluster::{NodeView, WAITING};
 
 /// Load balancers outside of the cluster leave out nodes with this label, whatever its value.
@@ -14,13 +15,15 @@ const EXCLUDE: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 /// The value that we give it; one of somebody else may have another.
 const OURS: &str = "";
 
-/// All versions of a plan and its hash; versions of another plan go.
+/// All versions of a plan and its hash; versions of another plan go. If there is a permit, it is for this plan from now on.
 pub(super) fn plan(node: &NodeView, plan: &Plan) -> Value {
     let mut values: Map<String, Value> =
         annotations::write_plan(plan).into_iter().map(|(key, value)| (key, Value::String(value))).collect();
     for key in node.annotations.keys().filter(|key| annotations::is_desired_version(key)) {
         values.entry(key.clone()).or_insert(Value::Null);
     }
+    let permitted = if has_permit(node) { json!(plan.id().as_str()) } else { Value::Null };
+    values.insert(PERMITTED_PLAN.to_owned(), permitted);
     Value::Object(values)
 }
 
@@ -74,8 +77,11 @@ mod tests {
         let patch = plan(&node, &target);
         assert_eq!(patch["alpha.kubelet.caos.ch/desired-version"], "2");
         assert_eq!(patch["alpha.haproxy.caos.ch/desired-version"], Value::Null);
-        assert_eq!(patch.as_object().unwrap().len(), 3);
+        assert_eq!(patch[PERMITTED_PLAN], Value::Null);
+        assert_eq!(patch.as_object().unwrap().len(), 4);
         assert_eq!(patch["alpha.node.caos.ch/plan"], target.id().as_str());
+        node.annotations.insert(annotations::CHANGES_ALLOWED.into(), "true".into());
+        assert_eq!(plan(&node, &target)[PERMITTED_PLAN], target.id().as_str());
     }
 
     /// As the API server merges it.

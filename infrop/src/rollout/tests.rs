@@ -5,7 +5,7 @@ mod options;
 use std::collections::BTreeMap;
 
 use common::{
-    annotations::{self, CHANGES_ALLOWED, CORDONED_BY, PAUSED, PLAN_OBSERVED, READY, STATE},
+    annotations::{self, CHANGES_ALLOWED, CORDONED_BY, PAUSED, PERMITTED_PLAN, PLAN_OBSERVED, READY, STATE},
     plan::Plan,
     state::{Phase, Reason as AgentReason, State},
 };
@@ -202,6 +202,45 @@ fn only_changes_that_disturb_pods_drain() {
     }
     annotate(&mut snapshot, "w-1", CHANGES_ALLOWED, "true");
     assert_eq!(actions(&snapshot), ["write the plan of w-1"]);
+}
+
+/// Someone changed something on the host by hand: the permit would let its agent put that right at once.
+#[test]
+fn a_node_that_is_not_at_its_plan_is_emptied_before_the_permit_is_for_it() {
+    let target = plan("1.36.5");
+    let mut snapshot = snapshot(&["w-1", "w-2"], &target);
+    change(&mut snapshot, "w-1", |node| {
+        node.annotations.extend(annotations::write_plan(&target));
+        node.annotations.insert(PLAN_OBSERVED.into(), target.id().to_string());
+        node.annotations.insert(READY.into(), "false".into());
+    });
+    annotate(&mut snapshot, "w-1", CHANGES_ALLOWED, "true");
+    annotate(&mut snapshot, "w-1", PERMITTED_PLAN, "");
+    assert_eq!(actions(&snapshot), ["cordon w-1"]);
+    annotate(&mut snapshot, "w-1", PERMITTED_PLAN, target.id().as_str());
+    assert_eq!(stage(&snapshot, "w-1").0, Stage::Wait);
+}
+
+#[test]
+fn a_node_whose_agent_is_in_the_middle_counts_also_without_a_permit() {
+    let mut snapshot = snapshot(&["w-1", "w-2"], &plan("1.36.5"));
+    assert_eq!(actions(&snapshot), ["permit changes on w-1"]);
+    for (phase, free) in [
+        (Phase::Changing, false),
+        (Phase::Rebooting, false),
+        (Phase::Verifying, false),
+        (Phase::Waiting, true),
+    ] {
+        says(&mut snapshot, "w-1", phase, AgentReason::ChangingSoftware);
+        annotate(&mut snapshot, "w-1", PAUSED, "look at it");
+        let expected: &[&str] = if free { &["permit changes on w-2"] } else { &[] };
+        assert_eq!(actions(&snapshot), expected, "{phase}");
+        // Its pods do not go, but that is too late.
+        let member = snapshot.members.get_mut(&"w-1".parse().unwrap()).unwrap();
+        member.skipped = Some("held".into());
+        assert_eq!(stage(&snapshot, "w-1").0 == Stage::Wait, !free, "{phase}");
+        snapshot.members.get_mut(&"w-1".parse().unwrap()).unwrap().skipped = None;
+    }
 }
 
 #[test]

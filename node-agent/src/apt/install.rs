@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use common::{KubernetesVersion, metadata::Repository, state::Reason};
+use common::{KubernetesVersion, metadata::Repository, plan::PlanId, state::Reason};
 use program::Program;
 
 use super::{packages::Packages, repositories, upstream};
@@ -33,17 +33,47 @@ impl Wanted<'_> {
     }
 }
 
+/// Where packages come from.
+#[derive(Debug)]
+pub struct Sources<'a> {
+    /// The host's repositories.
+    pub repositories: &'a [Repository],
+    /// The Kubernetes version some of them are for.
+    pub kubernetes: Option<KubernetesVersion>,
+    /// The plan they are needed for: their lists are fetched once for all packages of it.
+    pub plan: PlanId,
+}
+
+/// The plan and the sources whose lists were fetched last.
+const FETCHED: &str = "/run/node-agent/lists";
+
 /// Installs a package in the wanted version from the repositories of the host, and holds it.
 pub async fn install(
     host: &Host,
-    repositories: &[Repository],
-    kubernetes: Option<&KubernetesVersion>,
+    from: &Sources<'_>,
     package: &str,
     wanted: Wanted<'_>,
 ) -> Result<(), Failure> {
-    let sources = repositories
+    let installed = install_once(host, from, package, wanted).await;
+    if installed.is_err() {
+        // Lists may be out of date by now: another attempt begins with new ones.
+        host.remove(FETCHED)?;
+    }
+    installed
+}
+
+async fn install_once(
+    host: &Host,
+    from: &Sources<'_>,
+    package: &str,
+    wanted: Wanted<'_>,
+) -> Result<(), Failure> {
+    let sources = from
+        .repositories
         .iter()
-        .map(|repository| repositories::configure(host, repository, kubernetes))
+        .filter_map(|repository| {
+            repositories::configure(host, repository, from.kubernetes.as_ref()).transpose()
+        })
         .collect::<Result<Vec<_>, _>>()?;
     let packages = Packages::observe(host).await?;
     if !packages.unfinished().is_empty() {
@@ -54,9 +84,16 @@ pub async fn install(
             tracing::warn!(packages = ?packages.unfinished(), %error, "unfinished packages stay unfinished");
         }
     }
-    // Lists of another Kubernetes version may be there, so they are always fetched anew.
-    for source in sources.into_iter().flatten() {
-        host.run(repositories::update(&source)).await.map_err(|error| classify(&error))?;
+    // Lists of another Kubernetes version may be there, so every plan fetches them anew.
+    let mut fetched = from.plan.to_string();
+    for source in &sources {
+        fetched += &format!("\n{}", source.text);
+    }
+    if host.read(FETCHED)?.as_ref() != Some(&fetched) {
+        for source in &sources {
+            host.run(repositories::update(&source.path)).await.map_err(|error| classify(&error))?;
+        }
+        host.write(FETCHED, &fetched, 0o600)?;
     }
     let version = match candidate(host, package, wanted).await {
         // The distribution's own lists may be old; a repository of ours that has it needs no others.
@@ -170,7 +207,42 @@ mod tests {
     const MADISON: &str = "kubectl | 1.37.1-1.2 | x\nkubectl | 1.37.1-1.1 | x\nkubectl | 1.36.4-1.1 | x\n";
 
     async fn run(fake: &FakeHost, wanted: Wanted<'_>) -> Result<(), Failure> {
-        install(&fake.host, &[], None, "kubectl", wanted).await
+        install(&fake.host, &sources(&[]), "kubectl", wanted).await
+    }
+
+    fn sources(repositories: &[Repository]) -> Sources<'_> {
+        Sources { repositories, kubernetes: None, plan: common::plan::Plan::default().id() }
+    }
+
+    #[tokio::test]
+    async fn lists_are_fetched_once_for_a_plan_and_again_after_a_failure() {
+        let fake = FakeHost::new(|command| match command {
+            _ if command.starts_with("apt-cache") => Ok(MADISON.to_owned()),
+            _ if command.ends_with("kubectl=1.36.4-1.1") => Err("broken".to_owned()),
+            _ => Ok(String::new()),
+        });
+        let repository = Repository {
+            name: "one".parse().unwrap(),
+            uri: "https://packages.example/".parse().unwrap(),
+            suite: "./".parse().unwrap(),
+            components: Vec::new(),
+            key: common::metadata::Key::Key("KEY".into()),
+        };
+        let updates = || fake.commands().iter().filter(|command| command.contains(" update ")).count();
+        let repositories = [repository];
+        let good = Wanted::Upstream("1.37.1");
+        for (wanted, expected) in
+            [(good, 1), (good, 1), (Wanted::Exact("1.36.4-1.1"), 1), (good, 2), (good, 2)]
+        {
+            let result = install(&fake.host, &sources(&repositories), "kubectl", wanted).await;
+            assert_eq!(result.is_ok(), wanted == good);
+            assert_eq!(updates(), expected);
+        }
+        // Another plan may need what came since.
+        let plan = common::plan::Plan::new([("kubectl".parse().unwrap(), "1.37.1".parse().unwrap())].into());
+        let other = Sources { plan: plan.id(), ..sources(&repositories) };
+        install(&fake.host, &other, "kubectl", good).await.unwrap();
+        assert_eq!(updates(), 3);
     }
 
     fn installing(command: &str) -> bool {

@@ -5,7 +5,7 @@ mod packages;
 mod repositories;
 
 pub use self::{
-    install::{Wanted, hold, install},
+    install::{Sources, Wanted, hold, install},
     packages::{Installed, Packages},
 };
 

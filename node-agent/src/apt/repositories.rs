@@ -14,13 +14,22 @@ use crate::{failure::Failure, host::Host};
 /// Anyone may read where packages come from, as apt's unprivileged user must.
 const MODE: u32 = 0o644;
 
-/// Writes the source and key of a repository. Gives the source's path; none if the repository is for Kubernetes
-/// and the plan has no Kubernetes version.
+/// A source of apt.
+#[derive(Debug)]
+pub(super) struct Source {
+    /// Its file.
+    pub(super) path: PathBuf,
+    /// What that says.
+    pub(super) text: String,
+}
+
+/// Writes the source and key of a repository; none if the repository is for Kubernetes and the plan has no Kubernetes
+/// version.
 pub(super) fn configure(
     host: &Host,
     repository: &Repository,
     kubernetes: Option<&KubernetesVersion>,
-) -> Result<Option<PathBuf>, Failure> {
+) -> Result<Option<Source>, Failure> {
     let Repository { name, uri, suite, components, key } = repository;
     let (Some(uri), Some(suite)) = (uri.render(kubernetes), suite.render(kubernetes)) else {
         return Ok(None);
@@ -47,7 +56,7 @@ pub(super) fn configure(
             host.write(path, text, MODE)?;
         }
     }
-    Ok(Some(host.path(source_path)))
+    Ok(Some(Source { path: host.path(source_path), text: source }))
 }
 
 /// Fetches the lists of one source and of no other: what is wrong with someone else's is not our failure.
@@ -81,7 +90,7 @@ mod tests {
         let version = "1.37.1".parse().unwrap();
         let path =
             configure(&fake.host, &repository(Key::Key("KEY".into())), Some(&version)).unwrap().unwrap();
-        assert!(path.ends_with("etc/apt/sources.list.d/node-agent-kubernetes.sources"));
+        assert!(path.path.ends_with("etc/apt/sources.list.d/node-agent-kubernetes.sources"));
         assert_eq!(
             fake.read("/etc/apt/sources.list.d/node-agent-kubernetes.sources").unwrap(),
             "# Written by node-agent.\nTypes: deb\nURIs: https://packages.example/v1.37/\nSuites: ./\n\

@@ -11,6 +11,7 @@ use tracing_subscriber::{EnvFilter, layer::SubscriberExt, util::SubscriberInitEx
 
 use crate::{
     config::{self, Settings},
+    endpoint,
     engine::{Engine, JOURNAL, Wiring},
     host::Host,
     journal::Journal,
@@ -37,6 +38,7 @@ pub(super) async fn run(root: PathBuf) -> anyhow::Result<()> {
     let (files, changes) = watch::channel(());
     let (stop, stopped) = watch::channel(false);
     let metrics_address = settings.config.metrics_address;
+    let endpoint_address = settings.config.endpoint_address;
     let watched = [kubeconfig.parent().map(PathBuf::from), Some(directory.clone())];
     let engine = Engine::new(Wiring {
         directory: directory.clone(),
@@ -54,6 +56,9 @@ pub(super) async fn run(root: PathBuf) -> anyhow::Result<()> {
     watch_files(watched, files);
     tokio::spawn(async move { node.follow(changes).await });
     tokio::spawn(notify::feed_watchdog());
+    if let Some(address) = endpoint_address {
+        tokio::spawn(endpoint::serve(address, shared.presence.subscribe()));
+    }
     tokio::spawn(end_with_signals(stop));
     let socket = tokio::spawn(socket::serve(host.path(socket::PATH), Arc::clone(&shared)));
     let metrics = tokio::spawn(async move {

@@ -17,6 +17,7 @@ use tokio::{
 use super::{Engine, SECOND_LOOK};
 use crate::{
     decide::{Decision, wanted},
+    endpoint::{self, Presence},
     failure::Failure,
     inhibitor::Inhibitor,
     journal::{Failed, Origin, Step},
@@ -76,6 +77,9 @@ impl Engine {
         if !self.begin(Step::Change(name.clone())) {
             return;
         }
+        if one.disruption().needs_drain() {
+            self.leave_endpoint().await;
+        }
         let started = Instant::now();
         let task = Task {
             host: &self.host,
@@ -134,6 +138,7 @@ impl Engine {
         if !confirmed || !self.begin(Step::Reboot) {
             return;
         }
+        self.leave_endpoint().await;
         if let Err(failure) = reboot::order(&self.host).await {
             return self.fail(&failure);
         }
@@ -142,6 +147,15 @@ impl Engine {
         if !stopped {
             let message = format!("the host did not go down within {} s", REBOOT_PATIENCE.as_secs());
             self.fail(&Failure::new(Reason::RebootFailed, message));
+        }
+    }
+
+    /// Lets nobody come to this host's API server, which is about to stop, and those who are there go; once per plan.
+    async fn leave_endpoint(&self) {
+        let Some(address) = self.settings.config.endpoint_address else { return };
+        if self.seen.facts.control_plane && *self.shared.presence.borrow() != Presence::Away {
+            let leaves = endpoint::leave(&self.host, address, &self.shared.presence);
+            to_the_end(leaves, self.stop.clone()).await;
         }
     }
 

@@ -18,6 +18,7 @@ use tokio::{sync::watch, time::sleep};
 use crate::{
     config::Settings,
     decide::{Asked, Decision, Rest, Snapshot, Standing, decide},
+    endpoint::Presence,
     failure::Failure,
     host::Host,
     inhibitor::Inhibitor,
@@ -289,6 +290,9 @@ impl Engine {
         if let Some(inhibitor) = self.inhibitor.take() {
             inhibitor.release().await;
         }
+        self.shared
+            .presence
+            .send_if_modified(|presence| std::mem::replace(presence, Presence::Here) != Presence::Here);
         self.stand(standing);
         self.save_if_needed();
         self.set_state(phase, reason, message);

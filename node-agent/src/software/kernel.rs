@@ -47,9 +47,7 @@ impl Software for Kernel {
         version: &'a SoftwareVersion,
     ) -> BoxFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
-            let kubernetes = task.kubernetes();
-            let wanted = Wanted::Exact(version.as_str());
-            apt::install(task.host, &task.contents.repositories, kubernetes.as_ref(), PACKAGE, wanted).await
+            apt::install(task.host, &task.sources(), PACKAGE, Wanted::Exact(version.as_str())).await
         })
     }
 }

@@ -32,13 +32,45 @@ pub(super) const SOFTWARE: Kubernetes = Kubernetes;
 #[derive(Debug)]
 pub(super) struct Kubernetes;
 
+/// What of a static pod's manifest is needed here.
+#[derive(Debug, Deserialize)]
+struct StaticPod {
+    spec: StaticPodSpec,
+}
+
+#[derive(Debug, Deserialize)]
+struct StaticPodSpec {
+    containers: Vec<Container>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Container {
+    image: String,
+    #[serde(default)]
+    command: Vec<String>,
+}
+
+/// The container of a control plane's component, by its manifest; none if there is none, or half of one.
+fn component(host: &Host, name: &str) -> Result<Option<Container>, Failure> {
+    let manifest = host.read(format!("/etc/kubernetes/manifests/{name}.yaml"))?.unwrap_or_default();
+    // People may have written it anew, in whatever form YAML has.
+    let pod = serde_yaml::from_str::<StaticPod>(&manifest).ok();
+    Ok(pod.and_then(|pod| pod.spec.containers.into_iter().next()))
+}
+
+/// Where this host's API server listens.
+pub(crate) fn api_server_port(host: &Host) -> Result<u16, Failure> {
+    let command = component(host, "kube-apiserver")?.map(|container| container.command).unwrap_or_default();
+    let port = command.iter().find_map(|word| word.strip_prefix("--secure-port=")?.parse().ok());
+    Ok(port.unwrap_or(6443))
+}
+
 /// The version of the static pods; none while they differ.
 fn of_static_pods(host: &Host) -> Result<Option<SoftwareVersion>, Failure> {
     let mut versions = Vec::new();
-    for component in ["kube-apiserver", "kube-controller-manager", "kube-scheduler"] {
-        let manifest = host.read(format!("/etc/kubernetes/manifests/{component}.yaml"))?.unwrap_or_default();
-        let image = manifest.lines().find_map(|line| line.trim().strip_prefix("image: "));
-        let tag = image.and_then(|image| image.rsplit_once(":v")).map(|(_, tag)| tag.to_owned());
+    for name in ["kube-apiserver", "kube-controller-manager", "kube-scheduler"] {
+        let image = component(host, name)?.map(|container| container.image);
+        let tag = image.as_deref().and_then(|image| image.rsplit_once(":v")).map(|(_, tag)| tag.to_owned());
         versions.push(tag);
     }
     versions.dedup();
@@ -249,6 +281,13 @@ mod tests {
         write_pods(&bench, ["1.36.4"; 3]);
         assert_eq!(bench.observe(&Kubernetes).version.unwrap().as_str(), "1.36.4");
         write_pods(&bench, ["1.37.1", "1.36.4", "1.36.4"]);
+        assert_eq!(bench.observe(&Kubernetes).version, None);
+        // Written by a program, and half written.
+        let manifest = "/etc/kubernetes/manifests/kube-apiserver.yaml";
+        let text = r#"{"spec":{"containers":[{"image":"registry:5000/kube-apiserver:v1.36.4"}]}}"#;
+        bench.fake.write(manifest, text);
+        assert_eq!(bench.observe(&Kubernetes).version.unwrap().as_str(), "1.36.4");
+        bench.fake.write(manifest, &text[..30]);
         assert_eq!(bench.observe(&Kubernetes).version, None);
     }
 

@@ -19,6 +19,7 @@ use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    apt::Sources,
     config::Kubeadm,
     contents::Contents,
     failure::Failure,
@@ -30,6 +31,7 @@ pub use common::disruption::Disruption;
 
 pub(crate) use self::images::list as list_images;
 pub use self::kubernetes::NAME as KUBERNETES;
+pub(crate) use self::kubernetes::api_server_port;
 
 /// Makes a module of each name, and of their `SOFTWARE` the list of all.
 macro_rules! software {
@@ -146,9 +148,10 @@ impl Task<'_> {
         self.host.remove(unread_mark(software))
     }
 
-    /// The Kubernetes version of the plan.
-    pub fn kubernetes(&self) -> Option<KubernetesVersion> {
-        kubernetes_of(self.plan)
+    /// Where packages of the plan come from.
+    pub fn sources(&self) -> Sources<'_> {
+        let kubernetes = kubernetes_of(self.plan);
+        Sources { repositories: &self.contents.repositories, kubernetes, plan: self.plan.id() }
     }
 
     /// Has a service take up what changed, if it is meant to run; one that nobody started stays as it is.

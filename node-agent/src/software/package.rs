@@ -74,9 +74,7 @@ impl Software for Package {
                 // Nothing about it changes, so nothing restarts.
                 Some(_) => return apt::hold(task.host, self.apt_name).await,
                 None => {
-                    let kubernetes = task.kubernetes();
-                    let repositories = &task.contents.repositories;
-                    apt::install(task.host, repositories, kubernetes.as_ref(), self.apt_name, wanted).await?;
+                    apt::install(task.host, &task.sources(), self.apt_name, wanted).await?;
                 }
             }
             if let Some(unit) = self.unit {

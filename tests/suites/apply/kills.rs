@@ -1,4 +1,4 @@
-//! infrop killed with -9 at random moments, a few of those of `cargo xtask soak`.
+//! infrop killed with -9 at random moments, a few of those of `cargo xtask soak bring-up`.
 
 use tests::kills::{Kills, Random, round};
 

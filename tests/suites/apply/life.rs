@@ -6,14 +6,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use infrop::provider::lab::Lab;
 use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::{Api, ResourceExt, api::ListParams};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tests::{
     infrastructure::{Ended, Infrastructure, lab_document},
     lab::wait_for,
+    rolling::{ALL_REQUESTS, begin},
 };
 
 use super::reboot;
@@ -186,32 +187,9 @@ async fn left_alone(infrastructure: &Infrastructure) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Has the API server write an audit log, as an administrator would.
+/// Has the API server write an audit log.
 async fn audit(infrastructure: &Infrastructure) -> anyhow::Result<()> {
-    const MANIFEST: &str = "/etc/kubernetes/manifests/kube-apiserver.yaml";
-    let lab = infrastructure.lab()?;
-    let ssh = || anyhow::Ok(lab.ssh(&"cp-1".parse()?));
-    let mut pod: Value = serde_yaml::from_str(&ssh()?.arg(format!("cat {MANIFEST}")).run().await?)?;
-    let command = pod.pointer_mut("/spec/containers/0/command").and_then(Value::as_array_mut);
-    command.context("no command")?.extend([
-        json!("--audit-policy-file=/var/log/kubernetes/policy.yaml"),
-        json!("--audit-log-path=/var/log/kubernetes/audit.log"),
-    ]);
-    let mounts = pod.pointer_mut("/spec/containers/0/volumeMounts").and_then(Value::as_array_mut);
-    mounts.context("no mounts")?.push(json!({ "name": "audit", "mountPath": "/var/log/kubernetes" }));
-    let volumes = pod.pointer_mut("/spec/volumes").and_then(Value::as_array_mut).context("no volumes")?;
-    volumes.push(json!({ "name": "audit", "hostPath": { "path": "/var/log/kubernetes", "type": "DirectoryOrCreate" } }));
-    let policy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{ level: Metadata }]\n";
-    let script = format!(
-        "mkdir -p /var/log/kubernetes\nprintf '{}' > /var/log/kubernetes/policy.yaml\ncat > /root/new\nmv /root/new {MANIFEST}",
-        policy.replace('\n', "\\n")
-    );
-    ssh()?.arg(script).stdin(serde_json::to_string(&pod)?).run().await?;
-    wait_for(Duration::from_mins(3), "the API server writes an audit log", async || {
-        let look = ssh()?.arg("test -s /var/log/kubernetes/audit.log").run().await;
-        Ok(look.is_ok() && infrastructure.client().await.is_ok())
-    })
-    .await?;
+    begin(&infrastructure.lab()?, &"cp-1".parse()?, ALL_REQUESTS).await?;
     // Its other static pods restart their connections; Nodes stay Ready meanwhile.
     wait_for(Duration::from_mins(2), "the API answers", async || {
         Ok(infrastructure.run(&["plan"]).await?.code == 0)

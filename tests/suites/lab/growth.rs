@@ -201,9 +201,11 @@ async fn with_kept_lab(test: impl AsyncFnOnce(&Store, Lab) -> anyhow::Result<()>
     let name = plan.name.clone();
     let lab = Lab::create(&store, plan, &steps).await?;
     let result = test(&store, lab).await;
-    Lab::destroy(&store, &name).await?;
+    let destroyed = Lab::destroy(&store, &name).await;
+    result?;
+    destroyed?;
     ensure!(store.list()?.is_empty());
-    result
+    Ok(())
 }
 
 pub(super) async fn killed_in_the_middle() -> anyhow::Result<()> {

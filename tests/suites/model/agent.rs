@@ -90,7 +90,7 @@ impl Agents {
         let asked = if situation.silent {
             Asked::Silence { since: facts.now - SignedDuration::from_hours(1) }
         } else {
-            let node = Node { permit, plan, paused, ..Node::default() };
+            let node = Node { permit, armed: true, plan, paused, ..Node::default() };
             Asked::Node(annotations::read_request(&facts.view(id, &node)?.annotations))
         };
         let mut journal = open(facts, id, &situation.book);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use common::{
     KubernetesVersion,
-    annotations::{self, CHANGES_ALLOWED, CORDONED_BY, PAUSED, PLAN_OBSERVED, READY, STATE},
+    annotations::{self, CHANGES_ALLOWED, CORDONED_BY, PAUSED, PERMITTED_PLAN, PLAN_OBSERVED, READY, STATE},
     metadata::NodeName,
     plan::Plan,
     software::{SoftwareName, SoftwareVersion},
@@ -186,6 +186,9 @@ impl Facts {
         let mut map = BTreeMap::new();
         let mut set = |key: &str, value: String| drop(map.insert(key.to_owned(), value));
         set(CHANGES_ALLOWED, node.permit.to_string());
+        if node.permit {
+            set(PERMITTED_PLAN, if node.armed { target.id().to_string() } else { String::new() });
+        }
         set(READY, node.ready.to_string());
         if node.observed {
             set(PLAN_OBSERVED, target.id().to_string());
@@ -201,7 +204,8 @@ impl Facts {
         }
         let state = state::State {
             phase: match node.said {
-                Said::Anything => Phase::Changing,
+                Said::Anything => Phase::Waiting,
+                Said::Working => Phase::Changing,
                 Said::Quarantined => Phase::Quarantined,
                 Said::Refused => Phase::Refused,
             },

@@ -73,7 +73,7 @@ pub(super) fn apply(world: &mut World, mut state: State, one: Move) -> Outcome {
         Move::PersonWithdraws(id) => {
             state.left.withdrawals -= 1;
             state.hosts.at_mut(id).given = false;
-            state.write(id, |node| node.permit = false);
+            state.write(id, |node| (node.permit, node.armed) = (false, false));
         }
         Move::PersonPauses(id) => {
             state.left.pauses -= 1;
@@ -106,7 +106,7 @@ fn pass(world: &mut World, mut state: State, id: Id, saved: bool) -> Outcome {
         (pass, new) = world.agents.pass(&world.facts, &situation)?;
     }
     if pass == Pass::Begins
-        && let Err(broken) = invariants::on_step(&host, read, id)
+        && let Err(broken) = invariants::on_step(world, &state, read, id)
     {
         return Ok(Err(broken));
     }
@@ -114,7 +114,7 @@ fn pass(world: &mut World, mut state: State, id: Id, saved: bool) -> Outcome {
         // Nothing is told before it is saved but the beginning of a plan.
         return Ok(Ok(state));
     }
-    let said = if let Pass::Rests(said) = pass { said } else { Said::Anything };
+    let said = if let Pass::Rests(said) = pass { said } else { Said::Working };
     let is_end = pass == Pass::Finishes;
     if is_end && !silent {
         // What it has is said first; then it looks whether that works.

@@ -4,7 +4,8 @@ use std::fmt;
 
 use crate::{
     facts::{Facts, MOST_AWAY},
-    state::{Busy, Etcd, Host, Id, Life, Process, Said, State, Three, Who, Word},
+    state::{Busy, Cordon, Etcd, Host, Id, Life, Process, Said, State, Three, Who, Word},
+    world::World,
 };
 
 /// A broken invariant.
@@ -94,7 +95,8 @@ pub(crate) fn on_write(facts: &Facts, before: &State, who: Who, id: Id, busy: Bu
                 && node.kubelet == facts.runs_new_kubelet(id, host)
                 && node.kubelet_boot == host.boot;
             let untouched = before.process(who).nodes.at(id).skipped && !host.book.active;
-            if !is_back && !untouched && node.said == Said::Anything {
+            let gave_up = matches!(node.said, Said::Quarantined | Said::Refused);
+            if !is_back && !untouched && !gave_up {
                 return broken("I1", format!("{id:?} counts as given back and is still away"));
             }
         }
@@ -104,13 +106,16 @@ pub(crate) fn on_write(facts: &Facts, before: &State, who: Who, id: Id, busy: Bu
 }
 
 /// An agent begins a step. `read` is what its Node says now; in silence what it last said counts.
-pub(crate) fn on_step(host: &Host, read: Word, id: Id) -> Result<(), Broken> {
+pub(crate) fn on_step(world: &World, state: &State, read: Word, id: Id) -> Result<(), Broken> {
+    let host = state.hosts.at(id);
     let last = if host.silent { host.heard } else { read };
-    if last.is_permit() {
-        Ok(())
-    } else {
-        broken("I4", format!("{id:?} changes without a permit for this plan"))
+    if !last.is_permit() {
+        return broken("I4", format!("{id:?} changes without a permit for this plan"));
     }
+    if world.has_room() && state.nodes.at(id).cordon == Cordon::None {
+        return broken("I4", format!("{id:?} changes before its pods are gone"));
+    }
+    Ok(())
 }
 
 /// A host has changed.

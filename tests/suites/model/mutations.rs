@@ -37,6 +37,8 @@ pub(crate) enum Guard {
     QuarantineWithdrawn,
     /// infrop does not begin a node that a person paused.
     InfropPause,
+    /// A permit is for the plan that infrop writes when pods are gone, and for none before.
+    PermittedPlan,
     /// The agent reads permit and plan again before each step.
     AgentReads,
     /// The agent changes nothing on a node that a person paused.

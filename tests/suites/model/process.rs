@@ -232,12 +232,13 @@ fn write(world: &World, state: &mut State, who: Who, id: Id, busy: Busy) -> Resu
             }
         }
     }
+    let any_plan = world.guard == Some(Guard::PermittedPlan);
     state.write(id, |node| match busy {
-        Busy::Announced => node.permit = true,
-        Busy::Withdraw => node.permit = false,
+        Busy::Announced => (node.permit, node.armed) = (true, any_plan),
+        Busy::Withdraw => (node.permit, node.armed) = (false, false),
         Busy::Cordon => node.cordon = Cordon::Rollout,
         Busy::Uncordon => node.cordon = Cordon::None,
-        Busy::Plan => node.plan = true,
+        Busy::Plan => (node.plan, node.armed) = (true, node.permit),
         Busy::Idle | Busy::Permit | Busy::Drain | Busy::Fence => {}
     });
     Ok(())

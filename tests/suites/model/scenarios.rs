@@ -35,6 +35,7 @@ const QUIET: Scenario = Scenario {
     broken: 0,
     cordoned: 0,
     paused: 0,
+    drifted: 0,
     by_hand: 0,
 };
 
@@ -63,6 +64,13 @@ const BY_HAND: Scenario = Scenario {
     name: "a_worker_by_hand",
     nuisances: Nuisances { crashes: 1, failures: 1, ..NONE },
     by_hand: 0b010,
+    ..QUIET
+};
+
+const DRIFTED: Scenario = Scenario {
+    name: "hosts_changed_by_hand",
+    nuisances: Nuisances { crashes: 1, held: 1, agent_crashes: 1, ..NONE },
+    drifted: 0b011,
     ..QUIET
 };
 
@@ -118,8 +126,8 @@ const PLANES_TWO: Scenario = Scenario {
 
 /// All that hold.
 pub(crate) const ALL: &[Scenario] = &[
-    QUIET, CRASHES, TWO, PERSON, CORDONED, BY_HAND, SILENCE, BROKEN, RESTART, PAUSED, RESUMED, PLANES,
-    PLANES_TWO,
+    QUIET, CRASHES, TWO, PERSON, CORDONED, BY_HAND, DRIFTED, SILENCE, BROKEN, RESTART, PAUSED, RESUMED,
+    PLANES, PLANES_TWO,
 ];
 
 /// Where the loss of each guard shows, and as what.
@@ -140,6 +148,7 @@ const GUARDS: &[(Guard, Scenario, &str)] = &[
     (Guard::Versions, QUIET, "I8"),
     (Guard::QuarantineWithdrawn, BROKEN, "I8"),
     (Guard::InfropPause, PERSON, "I4"),
+    (Guard::PermittedPlan, DRIFTED, "I4"),
     (Guard::AgentReads, PERSON, "I4"),
     (Guard::AgentPause, PERSON, "I4"),
     (Guard::AgentRemembers, SILENCE, "I4"),

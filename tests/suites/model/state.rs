@@ -77,6 +77,8 @@ pub(crate) enum Cordon {
 pub(crate) enum Said {
     #[default]
     Anything,
+    /// It is in the middle of something.
+    Working,
     Quarantined,
     Refused,
 }
@@ -86,6 +88,8 @@ pub(crate) enum Said {
 #[expect(clippy::struct_excessive_bools, reason = "facts that change one by one")]
 pub(crate) struct Node {
     pub(crate) permit: bool,
+    /// Whether the permit is for the plan; it is not before infrop wrote that.
+    pub(crate) armed: bool,
     /// Whether its plan is the target; there never is another one.
     pub(crate) plan: bool,
     pub(crate) cordon: Cordon,
@@ -104,14 +108,14 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn is_away(&self) -> bool {
-        self.permit || !self.up || self.cordon != Cordon::None
+        self.permit || !self.up || self.cordon != Cordon::None || self.said == Said::Working
     }
 }
 
 /// In one word: a state has nine of them, and most of the time goes into hashes.
 impl Hash for Node {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let Self { permit, plan, cordon, paused, ready, observed, said, .. } = *self;
+        let Self { permit, armed, plan, cordon, paused, ready, observed, said, .. } = *self;
         let Self { current, agent_boot, up, kubelet, kubelet_boot, .. } = *self;
         state.write_u64(
             u64::from(permit)
@@ -121,6 +125,7 @@ impl Hash for Node {
                 | u64::from(observed) << 4
                 | u64::from(up) << 5
                 | u64::from(kubelet) << 6
+                | u64::from(armed) << 7
                 | (cordon as u64) << 8
                 | (said as u64) << 16
                 | u64::from(current) << 24
@@ -186,6 +191,7 @@ pub(crate) struct Host {
 /// What a Node says to its agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Word {
+    /// For the plan there is.
     pub(crate) permit: bool,
     pub(crate) plan: bool,
     pub(crate) paused: bool,
@@ -193,7 +199,7 @@ pub(crate) struct Word {
 
 impl Word {
     pub(crate) fn of(node: &Node) -> Self {
-        Self { permit: node.permit, plan: node.plan, paused: node.paused }
+        Self { permit: node.permit && node.armed, plan: node.plan, paused: node.paused }
     }
 
     pub(crate) fn is_permit(self) -> bool {

@@ -22,6 +22,8 @@ pub(crate) struct Scenario {
     pub(crate) cordoned: u8,
     /// Nodes that a person paused before.
     pub(crate) paused: u8,
+    /// Nodes that have their plan and are not at it any more, for someone changed something on the host.
+    pub(crate) drifted: u8,
     /// Nodes that a person gave permit and plan before.
     pub(crate) by_hand: u8,
 }
@@ -56,10 +58,22 @@ impl World {
             state.nodes.at_mut(id).paused = self.scenario.paused & id.bit() != 0;
             if self.scenario.by_hand & id.bit() != 0 {
                 let node = state.nodes.at_mut(id);
-                (node.permit, node.plan) = (true, true);
+                (node.permit, node.armed, node.plan) = (true, true, true);
+            }
+            if self.scenario.drifted & id.bit() != 0 {
+                let (node, book) = (state.nodes.at_mut(id), &mut state.hosts.at_mut(id).book);
+                (node.plan, node.observed, node.ready) = (true, true, false);
+                (book.observed, book.ready) = (true, false);
             }
         }
         state
+    }
+
+    /// Whether pods always have another node to go to, so that each node is emptied first.
+    pub(crate) fn has_room(&self) -> bool {
+        let Scenario { nuisances, cordoned, by_hand, .. } = self.scenario;
+        let Nuisances { cordons, uncordons, deaths, gone, .. } = nuisances;
+        cordoned | by_hand | cordons | uncordons | deaths | gone == 0
     }
 
     /// Whether what an agent last heard has to be remembered.

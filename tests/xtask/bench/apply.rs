@@ -27,16 +27,14 @@ const FEW: u16 = 5;
 const MANY: u16 = 20;
 
 /// The programs as they are released.
-struct Programs {
-    infrop: PathBuf,
+pub(super) struct Programs {
+    pub(super) infrop: PathBuf,
     agent: PathBuf,
 }
 
 /// Bring-ups by hand and with infrop in turns, then growth by few and by many workers.
 pub(super) async fn run(rounds: usize, growth: bool, steps: &Steps) -> anyhow::Result<Vec<Figure>> {
-    setup::run(true, steps).await?;
-    let infrop = steps.step("build infrop", package::build("infrop", "release")).await?;
-    let programs = Programs { infrop, agent: package::run(false, steps).await? };
+    let programs = Programs::build(steps).await?;
     let mut figures = Vec::new();
     let mut hand = Vec::new();
     let mut apply = Vec::new();
@@ -54,8 +52,20 @@ pub(super) async fn run(rounds: usize, growth: bool, steps: &Steps) -> anyhow::R
 }
 
 impl Programs {
+    /// Builds them, on a machine that has all they need.
+    pub(super) async fn build(steps: &Steps) -> anyhow::Result<Self> {
+        setup::run(true, steps).await?;
+        let infrop = steps.step("build infrop", package::build("infrop", "release")).await?;
+        Ok(Self { infrop, agent: package::run(false, steps).await? })
+    }
+
     fn infrastructure(&self, name: &str, workers: u16) -> anyhow::Result<Infrastructure> {
-        Ok(Infrastructure::new(name, &lab_document(name, workers))?.using(&self.infrop, &self.agent))
+        self.of_document(name, &lab_document(name, workers))
+    }
+
+    /// A document and its lab, under their care.
+    pub(super) fn of_document(&self, name: &str, document: &str) -> anyhow::Result<Infrastructure> {
+        Ok(Infrastructure::new(name, document)?.using(&self.infrop, &self.agent))
     }
 }
 

@@ -4,6 +4,7 @@ mod agent;
 mod apply;
 mod by_hand;
 mod process;
+mod upgrade;
 
 use std::{fmt, thread, time::Duration};
 
@@ -37,6 +38,12 @@ pub(crate) enum Bench {
         /// Leave out the second part: growing by 5 and by 20 workers.
         #[arg(long)]
         no_growth: bool,
+        /// Text for people, json for programs.
+        #[arg(short, long, value_enum, default_value_t = Output::Text)]
+        output: Output,
+    },
+    /// A rolling upgrade of 1 + 4 nodes on lab hosts, one worker at a time and two, against a shell loop.
+    Upgrade {
         /// Text for people, json for programs.
         #[arg(short, long, value_enum, default_value_t = Output::Text)]
         output: Output,
@@ -108,6 +115,7 @@ pub(crate) async fn run(bench: Bench, steps: &Steps) -> anyhow::Result<bool> {
             (agent::run(Duration::from_mins(minutes), plans, steps).await?, output)
         }
         Bench::Apply { rounds, no_growth, output } => (apply::run(rounds, !no_growth, steps).await?, output),
+        Bench::Upgrade { output } => (upgrade::run(steps).await?, output),
     };
     let missed = figures.iter().filter(|figure| figure.is_missed()).count();
     match output {

@@ -183,8 +183,14 @@ impl Lab {
         store.sweep()?;
         let _starting = store.claim(name).await?;
         let paths = store.find(name)?;
-        if paths.is_supervised()? {
-            return Self::open(store, name);
+        // One that was killed holds its lock for a moment more: only who answers lives.
+        let deadline = tokio::time::Instant::now() + SUPERVISOR_START;
+        while paths.is_supervised()? {
+            match control::status(&paths).await {
+                Ok(_) => return Self::open(store, name),
+                Err(error) if tokio::time::Instant::now() > deadline => return Err(error),
+                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            }
         }
         let leash = start_supervisor(&Definition::read(&paths)?, &paths).await?;
         Ok(Self { name: name.clone(), paths, _leash: Some(leash) })
@@ -309,7 +315,11 @@ impl Lab {
 
     /// Cuts the power of all hosts and ends the supervisor; when this returns, it is gone.
     async fn stop(&self) -> Result<(), Error> {
-        control::call(&self.paths, &Request::Shutdown).await?;
+        match control::call(&self.paths, &Request::Shutdown).await {
+            // It ended before it could say so: the lock tells.
+            Ok(_) | Err(Error::Unanswered) => {}
+            Err(error) => return Err(error),
+        }
         let path = self.paths.lock();
         let lock = match std::fs::File::open(&path) {
             // A tied lab's directory goes with its supervisor.

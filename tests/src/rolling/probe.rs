@@ -24,7 +24,7 @@ const WARM_UP: Duration = Duration::from_mins(1);
 
 /// What became of calls.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub struct Tally {
     calls: AtomicU64,
     failures: Mutex<Vec<String>>,
     silence: Mutex<Silence>,
@@ -38,7 +38,7 @@ struct Silence {
 }
 
 impl Tally {
-    pub(crate) fn take(&self, started: Instant, result: Result<(), String>) {
+    pub fn take(&self, started: Instant, result: Result<(), String>) {
         self.calls.fetch_add(1, Ordering::Relaxed);
         let now = started.elapsed();
         match result {
@@ -55,7 +55,7 @@ impl Tally {
     }
 
     /// What is to be said of them.
-    pub(crate) fn summary(&self, what: &str) -> String {
+    pub fn summary(&self, what: &str) -> String {
         let calls = self.calls.load(Ordering::Relaxed);
         let failed = self.failures.lock().unwrap_or_else(PoisonError::into_inner).len();
         let longest = self.longest_silence().as_secs_f64();
@@ -65,28 +65,28 @@ impl Tally {
     }
 
     /// An error if one failed.
-    pub(crate) fn insist(&self) -> anyhow::Result<()> {
+    pub fn insist(&self) -> anyhow::Result<()> {
         let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         ensure!(failures.is_empty(), "calls failed: {failures:#?}");
         Ok(())
     }
 
     /// How long at most no call succeeded.
-    pub(crate) fn longest_silence(&self) -> Duration {
+    pub fn longest_silence(&self) -> Duration {
         self.silence.lock().unwrap_or_else(PoisonError::into_inner).longest
     }
 }
 
 /// Calls of a web server in a network namespace, each by a connection of its own, at the addresses in turn.
 #[derive(Debug)]
-pub(crate) struct WebProbe {
-    pub(crate) tally: Arc<Tally>,
+pub struct WebProbe {
+    pub tally: Arc<Tally>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl WebProbe {
-    pub(crate) fn start(namespace: PathBuf, addresses: Vec<SocketAddr>) -> Self {
+    pub fn start(namespace: PathBuf, addresses: Vec<SocketAddr>) -> Self {
         let (tally, stop) = (Arc::new(Tally::default()), Arc::new(AtomicBool::new(false)));
         let (counts, ends) = (Arc::clone(&tally), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
@@ -135,13 +135,13 @@ fn call(address: SocketAddr) -> anyhow::Result<()> {
 }
 
 /// Calls of the API through its endpoint, ten times a second, each by a connection of its own; ends when dropped.
-pub(crate) struct ApiProbe {
-    pub(crate) tally: Arc<Tally>,
+pub struct ApiProbe {
+    pub tally: Arc<Tally>,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl ApiProbe {
-    pub(crate) fn start(config: kube::Config) -> Self {
+    pub fn start(config: kube::Config) -> Self {
         let tally = Arc::new(Tally::default());
         let counts = Arc::clone(&tally);
         let task = tokio::spawn(async move {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::lab::wait_for;
 use anyhow::Context;
 use k8s_openapi::api::{
     apps::v1::Deployment,
@@ -13,16 +14,18 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
 };
 use serde_json::json;
-use tests::lab::wait_for;
 
 const NAMESPACE: &str = "default";
 const NAME: &str = "web";
 
-/// The port on every node.
-pub(crate) const NODE_PORT: u16 = 30080;
-
 /// CoreDNS as a web server: it is the only image of a bundle that can be one.
-pub(crate) async fn start(client: &kube::Client, image: &str) -> anyhow::Result<()> {
+pub const IMAGE: &str = "registry.k8s.io/coredns/coredns:v1.14.2";
+
+/// The port on every node.
+pub const NODE_PORT: u16 = 30080;
+
+/// Starts it and waits until it is there.
+pub async fn start(client: &kube::Client) -> anyhow::Result<()> {
     let post = PostParams::default();
     let labels = json!({ "app": NAME });
     let configuration: ConfigMap = serde_json::from_value(json!({
@@ -39,7 +42,7 @@ pub(crate) async fn start(client: &kube::Client, image: &str) -> anyhow::Result<
                 "metadata": { "labels": labels },
                 "spec": {
                     "containers": [{
-                        "name": NAME, "image": image, "args": ["-conf", "/etc/web/Corefile"],
+                        "name": NAME, "image": IMAGE, "args": ["-conf", "/etc/web/Corefile"],
                         "imagePullPolicy": "IfNotPresent",
                         "readinessProbe": { "httpGet": { "path": "/health", "port": 8080 }, "periodSeconds": 1 },
                         // Until every node knows that it is gone, it answers.
@@ -78,7 +81,7 @@ pub(crate) async fn start(client: &kube::Client, image: &str) -> anyhow::Result<
 }
 
 /// From now on all of them have to be there, so that none may go.
-pub(crate) async fn hold(client: &kube::Client) -> anyhow::Result<()> {
+pub async fn hold_all(client: &kube::Client) -> anyhow::Result<()> {
     let budgets = Api::<PodDisruptionBudget>::namespaced(client.clone(), NAMESPACE);
     let patch = Patch::Merge(json!({ "spec": { "minAvailable": 3 } }));
     budgets.patch(NAME, &PatchParams::default(), &patch).await?;

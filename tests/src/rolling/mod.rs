@@ -1,0 +1,271 @@
+//! T4: a cluster of three control planes and three workers goes to other versions by annotations, under load, while things
+//! go wrong.
+
+mod audit;
+mod faults;
+mod probe;
+mod rules;
+mod workload;
+
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, ensure};
+use futures::future::try_join_all;
+use infrop::provider::lab::Lab;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{Api, ResourceExt, api::ListParams};
+
+pub use self::{
+    audit::{ALL_REQUESTS, begin},
+    faults::{Fault, cordon},
+    workload::hold_all,
+};
+use self::{
+    probe::{ApiProbe, WebProbe},
+    rules::Rules,
+};
+use crate::{
+    infrastructure::{Ended, Infrastructure, lab_document},
+    kills::Random,
+};
+
+/// Its control planes.
+const CONTROL_PLANES: [&str; 3] = ["cp-1", "cp-2", "cp-3"];
+const NODES: [&str; 6] = ["cp-1", "cp-2", "cp-3", "w-1", "w-2", "w-3"];
+
+/// The versions it goes from and to.
+const FROM: &str = "1.36.4";
+const TO: &str = "1.37.1";
+
+/// How many workers may be away at once.
+const LIMIT: usize = 2;
+
+/// infrop's exit code if some nodes are not through.
+const BLOCKED: i32 = 3;
+
+/// Between kills: shorter than a control plane takes.
+const KILL_WITHIN: u64 = 60_000;
+
+/// Such a cluster at the older version, with a workload; it ends with the test.
+pub async fn with_cluster<T>(
+    name: &str,
+    test: impl AsyncFnOnce(&Infrastructure, &kube::Client) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let text = lab_document(name, 3)
+        .replace("pool: cp, nodes: 1 }", "pool: cp, nodes: 3 }\n  endpoint: { host: 10.88.0.5 }")
+        .replace(&format!("kubernetes: {TO}"), &format!("kubernetes: {FROM}"))
+        + &format!(
+            "rollout: {{ maxUnavailable: {LIMIT}, soakSeconds: 3, drain: {{ timeoutSeconds: 120, atTimeout: skip }} }}\n"
+        );
+    Infrastructure::new(name, &text)?
+        .with(async |infrastructure| {
+            let started = Instant::now();
+            infrastructure.insist(&["apply"]).await?;
+            eprintln!("from nothing to 3 + 3: {:.1} s", started.elapsed().as_secs_f64());
+            let client = infrastructure.client().await?;
+            audit::begin_everywhere(infrastructure, &client, &CONTROL_PLANES).await?;
+            workload::start(&client).await?;
+            test(infrastructure, &client).await
+        })
+        .await
+}
+
+/// Takes it to the newer version while things go wrong. Nothing of that is felt by those who call the workload or the API,
+/// and every write kept to the rules.
+pub async fn upgrade(
+    infrastructure: &Infrastructure,
+    client: &kube::Client,
+    faults: &[Fault],
+) -> anyhow::Result<()> {
+    let lab = infrastructure.lab()?;
+    for fault in faults {
+        fault.prepare(&lab, client).await?;
+    }
+    let api = ApiProbe::start(infrastructure.kube_config().await?);
+    let web = WebProbe::start(lab.network_namespace().await?, web_addresses(&lab, faults)?);
+    infrastructure.edit(FROM, TO)?;
+    // What it would do is said before.
+    let plan = infrastructure.run(&["plan"]).await?;
+    ensure!(plan.code == 2 && plan.stdout.contains("permit changes on cp-1"), "{plan:?}");
+    let started = Instant::now();
+    let apply = async {
+        for fault in faults {
+            if let Fault::Kills(times) = fault {
+                kills(infrastructure, &lab, *times).await?;
+            }
+        }
+        infrastructure.run(&["apply"]).await
+    };
+    let ended = with_faults(faults, &lab, client, apply).await?;
+    finish(faults, &lab, client, &ended, async || infrastructure.run(&["apply"]).await).await?;
+    eprintln!("to the next version with {faults:?}: {:.1} s", started.elapsed().as_secs_f64());
+
+    eprintln!("{}", web.tally.summary("the workload"));
+    eprintln!("{}", api.tally.summary("the API"));
+    web.tally.insist()?;
+    api.tally.insist()?;
+    drop((api, web));
+    let foreign = faults.iter().find_map(|fault| match fault {
+        Fault::Cordon(node) => Some(*node),
+        _ => None,
+    });
+    let rules = Rules { limit: LIMIT, foreign, version: &format!("v{TO}") };
+    let writes = rules.check(&audit::writes(&lab, &CONTROL_PLANES).await?)?;
+    eprintln!("{writes} writes of Nodes and etcd's pods in the audit logs, none against a rule");
+    versions(client).await?;
+    let again = infrastructure.run(&["apply"]).await?;
+    ensure!(again.code == 0 && again.stdout.contains("Nothing to do"), "{again:?}");
+    Ok(())
+}
+
+/// Restarts the workers with `infrop rollout` while things go wrong, and says what was told on their Nodes.
+pub async fn restart_workers(
+    infrastructure: &Infrastructure,
+    client: &kube::Client,
+    faults: &[Fault],
+) -> anyhow::Result<()> {
+    let lab = infrastructure.lab()?;
+    for fault in faults {
+        fault.prepare(&lab, client).await?;
+        if let Fault::Package(node) = fault {
+            // Something to install, and less patience.
+            let script = "echo 'attempts: 2' >> /etc/node-agent/config.yaml; apt-mark unhold kubectl; \
+                          dpkg --force-all --purge kubectl";
+            lab.ssh(&node.parse()?).arg(script).run().await?;
+        }
+    }
+    let started = Instant::now();
+    let words = [
+        "rollout",
+        "--set",
+        "reboot=again",
+        "--node",
+        "w-1",
+        "--node",
+        "w-2",
+        "--node",
+        "w-3",
+        "--max-unavailable",
+        "2",
+        "--max-failed",
+        "3",
+        "--soak",
+        "3",
+        "--drain-timeout",
+        "120",
+    ];
+    let rollout = async || infrastructure.run_on_cluster(&words).await;
+    let ended = with_faults(faults, &lab, client, rollout()).await?;
+    eprintln!("{}", ended.stdout);
+    finish(faults, &lab, client, &ended, rollout).await?;
+    eprintln!("workers restarted with {faults:?}: {:.1} s", started.elapsed().as_secs_f64());
+    told_on_nodes(client).await
+}
+
+/// A rollout and what happens meanwhile.
+async fn with_faults(
+    faults: &[Fault],
+    lab: &Lab,
+    client: &kube::Client,
+    rollout: impl Future<Output = anyhow::Result<Ended>>,
+) -> anyhow::Result<Ended> {
+    let happening = try_join_all(faults.iter().map(|fault| fault.happen(lab, client)));
+    let mut happening = std::pin::pin!(happening);
+    let mut rollout = std::pin::pin!(rollout);
+    let ended = tokio::select! {
+        ended = &mut rollout => ended?,
+        happened = &mut happening => {
+            happened?;
+            return rollout.await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(1), happening)
+        .await
+        .with_context(|| format!("infrop ended before it happened: {ended:?}"))??;
+    Ok(ended)
+}
+
+/// Whether a rollout ended as faults let it; what they left is mended, and another run ends it.
+async fn finish(
+    faults: &[Fault],
+    lab: &Lab,
+    client: &kube::Client,
+    ended: &Ended,
+    again: impl AsyncFnOnce() -> anyhow::Result<Ended>,
+) -> anyhow::Result<()> {
+    if faults.iter().all(|fault| fault.holds().is_none()) {
+        ensure!(ended.code == 0, "{ended:?}");
+        return Ok(());
+    }
+    ensure!(ended.code == BLOCKED, "{ended:?}");
+    for fault in faults {
+        fault.told(ended)?;
+        fault.mend(lab, client).await?;
+    }
+    let ended = again().await?;
+    ensure!(ended.code == 0, "{ended:?}");
+    Ok(())
+}
+
+/// The workload on every node's own address, but for those without power.
+fn web_addresses(lab: &Lab, faults: &[Fault]) -> anyhow::Result<Vec<SocketAddr>> {
+    let dark =
+        |name: &str| faults.iter().any(|fault| matches!(fault, Fault::PowerCut(node) if *node == name));
+    let hosts = lab.definition()?.hosts;
+    let lit = hosts.iter().filter(|host| !dark(host.name.as_str()));
+    Ok(lit.map(|host| SocketAddr::new(host.address.into(), workload::NODE_PORT)).collect())
+}
+
+/// Applies with infrop and agents killed at random moments.
+async fn kills(infrastructure: &Infrastructure, lab: &Lab, times: u32) -> anyhow::Result<()> {
+    let mut random = Random::new()?;
+    for _ in 0..times {
+        let mut child = infrastructure.start(&["apply"])?;
+        tokio::time::sleep(Duration::from_millis(random.below(KILL_WITHIN))).await;
+        let at_work = child.try_wait()?.is_none();
+        child.kill().await.context("cannot kill infrop")?;
+        let victim = NODES.get(usize::try_from(random.below(NODES.len() as u64))?).copied().unwrap_or("cp-1");
+        lab.ssh(&victim.parse()?).arg("systemctl kill --signal=KILL node-agent").run().await?;
+        eprintln!(
+            "killed infrop{}, and node-agent on {victim}",
+            if at_work { "" } else { ", which had ended" }
+        );
+    }
+    Ok(())
+}
+
+/// Every node has the versions of the new bundle.
+async fn versions(client: &kube::Client) -> anyhow::Result<()> {
+    let nodes = Api::<Node>::all(client.clone()).list(&ListParams::default()).await?;
+    ensure!(nodes.items.len() == NODES.len(), "{} Nodes", nodes.items.len());
+    for node in &nodes {
+        let info = node.status.as_ref().and_then(|status| status.node_info.as_ref()).context("no report")?;
+        ensure!(info.container_runtime_version.starts_with("containerd://2.4."), "{info:?}");
+        let pods = Api::<Pod>::namespaced(client.clone(), "kube-system");
+        if node.name_any().starts_with("cp-") {
+            let etcd = pods.get(&format!("etcd-{}", node.name_any())).await?;
+            let image = etcd.spec.and_then(|spec| spec.containers.first()?.image.clone()).unwrap_or_default();
+            ensure!(image.contains("etcd:3.7."), "{image}");
+        }
+    }
+    Ok(())
+}
+
+/// Whether Events on the Nodes tell of the rollout.
+async fn told_on_nodes(client: &kube::Client) -> anyhow::Result<()> {
+    let events = Api::<k8s_openapi::api::core::v1::Event>::all(client.clone());
+    let events = events.list(&ListParams::default().fields("involvedObject.kind=Node")).await?;
+    for name in ["w-1", "w-2", "w-3"] {
+        let told = events.iter().filter(|event| {
+            event.involved_object.name.as_deref() == Some(name)
+                && event.reporting_component.as_deref().is_some_and(|who| who.contains("infrop"))
+        });
+        let told: Vec<&str> = told.filter_map(|event| event.reason.as_deref()).collect();
+        eprintln!("events on {name}: {told:?}");
+        ensure!(!told.is_empty(), "no event of infrop on {name}");
+    }
+    Ok(())
+}
