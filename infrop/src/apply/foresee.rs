@@ -80,6 +80,7 @@ fn assume(world: &mut Snapshot, action: &Action) {
                 ready: Ok(()),
                 since: None,
                 cordoned: false,
+                taints: Vec::new(),
                 control_plane: world.is_control_plane(host),
                 kubelet: String::new(),
                 boot_id: String::new(),

@@ -102,6 +102,7 @@ pub(super) fn policy(infrastructure: &Infrastructure) -> Policy {
         kubernetes_steps: _,
         checks,
         exclude_from_load_balancers,
+        prefer_ready,
     } = &infrastructure.rollout;
     let groups = infrastructure.cluster.workers.iter().map(|workers| {
         let own: &GroupRollout = &workers.rollout;
@@ -128,6 +129,7 @@ pub(super) fn policy(infrastructure: &Infrastructure) -> Policy {
         patience: SignedDuration::from_mins(i64::from(*patience_minutes)),
         checks,
         exclude_from_load_balancers: *exclude_from_load_balancers,
+        prefer_ready: *prefer_ready,
     }
 }
 

@@ -71,7 +71,7 @@ pub(super) struct RunArguments {
     #[arg(long)]
     events: bool,
 
-    /// Write figures of the rollout to this file, as OpenMetrics: whenever something changed, at most once a second.
+    /// Write figures of the rollout to this file, as Prometheus reads them: when something changed, at most once a second.
     #[arg(long, value_name = "FILE")]
     metrics_file: Option<PathBuf>,
 }

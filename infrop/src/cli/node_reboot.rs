@@ -234,6 +234,7 @@ mod tests {
             ready: if ready { Ok(()) } else { Err("away".into()) },
             since: None,
             cordoned: false,
+            taints: Vec::new(),
             control_plane,
             kubelet: String::new(),
             boot_id: String::new(),

@@ -55,6 +55,7 @@ const CONTROL_PLANES: &str = "control-planes";
 
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own on the command line")]
 pub(super) struct RolloutArguments {
     /// The cluster [default: what KUBECONFIG names, or the usual file].
     #[arg(long, value_name = "FILE")]
@@ -97,6 +98,10 @@ pub(super) struct RolloutArguments {
     #[arg(long)]
     exclude_from_load_balancers: bool,
 
+    /// Have pods prefer workers that do not wait for their turn, by a taint on those that do.
+    #[arg(long)]
+    prefer_ready: bool,
+
     #[command(flatten)]
     pods: PodArguments,
 
@@ -112,7 +117,7 @@ pub(super) struct RolloutArguments {
     #[arg(long)]
     events: bool,
 
-    /// Write figures of the rollout to this file, as OpenMetrics: whenever something changed, at most once a second.
+    /// Write figures of the rollout to this file, as Prometheus reads them: when something changed, at most once a second.
     #[arg(long, value_name = "FILE")]
     metrics_file: Option<PathBuf>,
 
@@ -234,6 +239,7 @@ fn policy(arguments: &RolloutArguments) -> Policy {
         patience: SignedDuration::from_mins(i64::from(defaults.patience_minutes)),
         checks: Checks { all: arguments.checks.clone(), groups: BTreeMap::new() },
         exclude_from_load_balancers: arguments.exclude_from_load_balancers,
+        prefer_ready: arguments.prefer_ready,
     }
 }
 

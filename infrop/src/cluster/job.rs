@@ -218,7 +218,7 @@ spec:
 
     fn on(text: &str) -> Value {
         let job = JobManifest::parse(text).unwrap();
-        let job = job.on(&"smoke".parse().unwrap(), &"w-1".parse().unwrap(), Duration::from_secs(60));
+        let job = job.on(&"smoke".parse().unwrap(), &"w-1".parse().unwrap(), Duration::from_mins(1));
         serde_json::to_value(job.unwrap()).unwrap()
     }
 

@@ -9,11 +9,15 @@ use kube::{
     Api, ResourceExt,
     api::{ListParams, Patch, PatchParams},
 };
+use serde_json::Value;
 
 use super::error::{Attempt, Error};
 
 /// What a control plane's Node is labelled with, by kubeadm.
 const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
+
+/// The taint of a Node that waits for its turn in a rollout.
+pub const WAITING: &str = "infrop.caos.ch/waits-for-rollout";
 
 /// Between two looks at a Node that is not Ready yet.
 const READY_INTERVAL: Duration = Duration::from_millis(500);
@@ -33,6 +37,8 @@ pub struct NodeView {
     pub since: Option<Timestamp>,
     /// Whether pods may not come.
     pub cordoned: bool,
+    /// Its taints as they are: the API takes only all of them together.
+    pub taints: Vec<Value>,
     /// Whether it is a control plane.
     pub control_plane: bool,
     /// The kubelet's version.
@@ -59,6 +65,7 @@ impl NodeView {
             }
             None => Err("its kubelet has not reported yet".to_owned()),
         };
+        let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
         let info = status.and_then(|status| status.node_info.as_ref());
         Some(Self {
             name: node.name_any().parse().ok()?,
@@ -67,6 +74,7 @@ impl NodeView {
             ready,
             since: condition.and_then(|condition| Some(condition.last_transition_time.as_ref()?.0)),
             cordoned: node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false),
+            taints: taints.filter_map(|taint| serde_json::to_value(taint).ok()).collect(),
             control_plane: node.labels().contains_key(CONTROL_PLANE),
             kubelet: info.map(|info| info.kubelet_version.clone()).unwrap_or_default(),
             boot_id: info.map(|info| info.boot_id.clone()).unwrap_or_default(),
@@ -77,6 +85,11 @@ impl NodeView {
 }
 
 impl NodeView {
+    /// Whether pods rather go elsewhere because it waits for a rollout.
+    pub fn is_deferred(&self) -> bool {
+        self.taints.iter().any(|taint| taint.get("key").is_some_and(|key| key == WAITING))
+    }
+
     /// The object, for those that speak of it.
     pub fn reference(&self) -> ObjectReference {
         ObjectReference {

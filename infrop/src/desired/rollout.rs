@@ -42,6 +42,8 @@ pub struct Rollout {
     /// Whether load balancers outside of the cluster leave out nodes that are drained, by the label
     /// `node.kubernetes.io/exclude-from-external-load-balancers`.
     pub exclude_from_load_balancers: bool,
+    /// Whether pods prefer workers that do not wait for their turn, by a taint `PreferNoSchedule` on those that do.
+    pub prefer_ready: bool,
 }
 
 /// How nodes of one group are taken to other versions, where it is not as for all.
@@ -263,6 +265,7 @@ impl Default for Rollout {
             kubernetes_steps: Vec::new(),
             checks: Vec::new(),
             exclude_from_load_balancers: false,
+            prefer_ready: false,
         }
     }
 }

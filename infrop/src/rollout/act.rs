@@ -178,6 +178,10 @@ impl Means<'_> {
                 note(etcd::save(self.client, node, version).await?);
                 self.annotate(node, action, json!({ SAVED: version.to_string() })).await
             }
+            Action::Taint(_) | Action::Untaint(_) => {
+                let taints = patch::taints(node, matches!(action, Action::Taint(_)));
+                self.patch(node, action, json!({ "spec": { "taints": taints } })).await
+            }
             Action::LookAtEtcd => Ok(Found::Etcd(etcd::look(self.client).await)),
         }
     }
@@ -188,7 +192,8 @@ impl Means<'_> {
 
     /// Writes if the Node is as it was seen; gives it as it is now in any case.
     async fn patch(&self, node: &NodeView, action: &Action, mut patch: Value) -> Result<Found, Error> {
-        if let Some(metadata) = patch.get_mut("metadata").and_then(Value::as_object_mut) {
+        let metadata = patch.as_object_mut().map(|patch| patch.entry("metadata").or_insert(json!({})));
+        if let Some(metadata) = metadata.and_then(Value::as_object_mut) {
             metadata.insert("resourceVersion".to_owned(), json!(node.resource_version));
         }
         let parameters = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };

@@ -1,15 +1,14 @@
 //! What to do next: a pure function of what is. Nodes that were begun go on; others are begun as far as rules allow.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use common::{KubernetesVersion, metadata::NodeName};
 use jiff::{SignedDuration, Timestamp};
 
+pub use super::action::Action;
 use super::{
-    assess::{Assessment, Stage, Verb, assess, has_permit, kubernetes},
+    assess::{Assessment, Stage, assess, has_permit, kubernetes},
+    defer::defer,
     policy::Limits,
     reason::Reason,
     snapshot::{Etcd, EtcdSeen, Member, Snapshot},
@@ -25,73 +24,6 @@ const LOOK_GOOD_FOR: SignedDuration = SignedDuration::from_secs(10);
 
 /// On a control plane: before which Kubernetes version etcd's data was last saved there.
 pub const SAVED: &str = "infrop.caos.ch/etcd-saved-before";
-
-/// One thing to do.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Action {
-    /// Begin a node: give it the permit.
-    Permit(NodeName),
-    /// The next step with a node that was begun.
-    Step(Verb, NodeName),
-    /// Make sure that a permit which a writer before us may have on its way does not arrive.
-    Fence(NodeName),
-    /// Ask etcd how it is.
-    LookAtEtcd,
-    /// Save etcd's data on a control plane.
-    SaveEtcd(NodeName, KubernetesVersion),
-}
-
-impl Action {
-    /// The node it is about.
-    pub fn node(&self) -> Option<&NodeName> {
-        match self {
-            Self::Permit(name) | Self::Step(_, name) | Self::Fence(name) | Self::SaveEtcd(name, _) => {
-                Some(name)
-            }
-            Self::LookAtEtcd => None,
-        }
-    }
-
-    /// What it is, in a word for programs.
-    pub fn word(&self) -> &'static str {
-        match self {
-            Self::Permit(_) => "permit",
-            Self::Step(Verb::Cordon, _) => "cordon",
-            Self::Step(Verb::Drain, _) => "drain",
-            Self::Step(Verb::Plan, _) => "plan",
-            Self::Step(Verb::Check, _) => "check",
-            Self::Step(Verb::Test, _) => "test",
-            Self::Step(Verb::Uncordon, _) => "uncordon",
-            Self::Step(Verb::Withdraw, _) => "withdraw",
-            Self::Fence(_) => "fence",
-            Self::LookAtEtcd => "etcd",
-            Self::SaveEtcd(..) => "save",
-        }
-    }
-
-    /// Whether it changes nothing: people need not see it unless it fails.
-    pub fn is_look(&self) -> bool {
-        matches!(self, Self::LookAtEtcd | Self::Step(Verb::Check, _))
-    }
-}
-
-impl fmt::Display for Action {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Permit(name) => write!(f, "permit changes on {name}"),
-            Self::Step(Verb::Cordon, name) => write!(f, "cordon {name}"),
-            Self::Step(Verb::Drain, name) => write!(f, "drain {name}"),
-            Self::Step(Verb::Plan, name) => write!(f, "write the plan of {name}"),
-            Self::Step(Verb::Check, name) => write!(f, "check {name}"),
-            Self::Step(Verb::Test, name) => write!(f, "run the checks of {name}"),
-            Self::Step(Verb::Uncordon, name) => write!(f, "uncordon {name}"),
-            Self::Step(Verb::Withdraw, name) => write!(f, "withdraw the permit of {name}"),
-            Self::Fence(name) => write!(f, "end what another run began on {name}"),
-            Self::LookAtEtcd => f.write_str("look at etcd"),
-            Self::SaveEtcd(name, version) => write!(f, "save etcd's data on {name} before {version}"),
-        }
-    }
-}
 
 /// What is to be done, and where every node is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -135,7 +67,8 @@ pub fn decide(snapshot: &Snapshot) -> Decision {
             decision.actions.push(Action::Step(verb, name.clone()));
         }
     }
-    Gate::new(snapshot, &mut decision, busy).begin();
+    Gate::new(snapshot, &mut decision, busy.clone()).begin();
+    defer(snapshot, &mut decision, &busy);
     decision.until = decision.nodes.values().filter_map(|assessment| assessment.until).min();
     decision
 }
@@ -177,13 +110,14 @@ impl<'a> Gate<'a> {
         let mut groups: BTreeMap<&str, Tally> = BTreeMap::new();
         let mut planes = BTreeSet::new();
         let mut failed = 0;
+        let begun = snapshot.begun_nodes();
         for (name, member) in &snapshot.members {
             let Some(assessment) = decision.nodes.get(name) else { continue };
             let tally = groups.entry(group(member)).or_default();
             tally.all += 1;
             tally.through += usize::from(assessment.stage == Stage::Done);
             // One that a permit is being written for, or will be when etcd is saved, is as good as away.
-            if assessment.away || busy.contains(name) {
+            if assessment.away || begun.contains(name) {
                 tally.away.insert(name.clone());
             }
             if member.node.control_plane && assessment.stage != Stage::Done {

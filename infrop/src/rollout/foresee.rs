@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use super::{
     assess::{MARK, Verb},
     decide::{Action, Decision, SAVED, decide},
+    patch,
     snapshot::{Etcd, Snapshot},
 };
 use crate::cluster::NodeView;
@@ -85,6 +86,8 @@ pub fn assume(world: &mut Snapshot, action: &Action) {
         Action::Step(Verb::Drain, _) => member.emptied = true,
         Action::Step(Verb::Check, _) => member.checked = Some(Ok(())),
         Action::Step(Verb::Test, _) => member.tested = Some(Ok(())),
+        Action::Taint(_) => node.taints = patch::taints(&node, true),
+        Action::Untaint(_) => node.taints = patch::taints(&node, false),
         Action::Fence(name) => drop(world.claims.remove(&name.clone())),
         Action::LookAtEtcd => {}
     }

@@ -1,4 +1,4 @@
-//! A rollout in figures, as a file: node_exporter's textfile collector and GitLab's metrics reports read it.
+//! A rollout in figures, as a file: `node_exporter`'s textfile collector and GitLab's metrics reports read it.
 
 use std::{
     collections::BTreeMap,

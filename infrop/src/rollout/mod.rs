@@ -7,10 +7,12 @@
 //! Nothing is remembered but what is on the Nodes: whoever comes next goes on.
 
 mod act;
+mod action;
 pub mod assess;
 mod check;
 mod claims;
 pub mod decide;
+mod defer;
 mod error;
 mod estimate;
 mod etcd;

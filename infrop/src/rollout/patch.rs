@@ -7,7 +7,7 @@ use common::{
 use serde_json::{Map, Value, json};
 
 use super::assess::has_permit;
-use crate::cluster::NodeView;
+use crate::cluster::{NodeView, WAITING};
 
 /// Load balancers outside of the cluster leave out nodes with this label, whatever its value.
 const EXCLUDE: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
@@ -50,6 +50,16 @@ pub(super) fn uncordon(node: &NodeView) -> Value {
         }
     }
     json!({ "metadata": metadata, "spec": { "unschedulable": null } })
+}
+
+/// All taints, with ours or without it.
+pub(super) fn taints(node: &NodeView, ours: bool) -> Vec<Value> {
+    let is_ours = |taint: &&Value| taint.get("key").is_some_and(|key| key == WAITING);
+    let mut taints: Vec<Value> = node.taints.iter().filter(|taint| !is_ours(taint)).cloned().collect();
+    if ours {
+        taints.push(json!({ "key": WAITING, "effect": "PreferNoSchedule" }));
+    }
+    taints
 }
 
 #[cfg(test)]

@@ -29,6 +29,8 @@ pub struct Policy {
     pub checks: Checks,
     /// Whether load balancers outside of the cluster leave out nodes that are drained.
     pub exclude_from_load_balancers: bool,
+    /// Whether pods prefer nodes that do not wait for their turn.
+    pub prefer_ready: bool,
 }
 
 /// How many nodes of a group may be away.

@@ -178,6 +178,11 @@ impl Snapshot {
         }
     }
 
+    /// The nodes that something is being done with which takes them away, or is about to.
+    pub(super) fn begun_nodes(&self) -> BTreeSet<&NodeName> {
+        self.busy.iter().filter(|action| !action.is_taint()).filter_map(Action::node).collect()
+    }
+
     /// The nodes that something is being done with.
     pub fn busy_nodes(&self) -> BTreeSet<&NodeName> {
         self.busy.iter().filter_map(Action::node).collect()

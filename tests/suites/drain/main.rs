@@ -1,11 +1,12 @@
-//! Emptying a node: every answer that the eviction API gives, by a scripted server and by a real one. And Jobs that check a
-//! node afterwards.
+//! Emptying a node: every answer that the eviction API gives, by a scripted server and by a real one. And what
+//! comes after it: checks, and what is remembered of a node's turn.
 
 mod answers;
 mod fixture;
 mod jobs;
 mod real;
 mod rules;
+mod turn;
 
 use std::{process::ExitCode, time::Duration};
 
@@ -34,5 +35,6 @@ fn main() -> ExitCode {
         Case::new(Tier::T3, "a_real_namespace_that_ends", LIMIT, real::a_namespace_that_ends),
         Case::new(Tier::T3, "a_check_is_a_job_to_its_end", LIMIT, jobs::a_job_is_run_to_its_end),
         Case::new(Tier::T3, "a_job_that_was_left_goes", LIMIT, jobs::a_job_that_was_left_goes),
+        Case::new(Tier::T3, "a_turn_is_checked_and_remembered", LIMIT, turn::checked_measured_and_remembered),
     ])
 }

@@ -130,7 +130,11 @@ impl Decider {
                     continue;
                 }
                 // Nothing is checked that takes time: a check that waits is like a node that is not back.
-                Action::Step(Verb::Test, _) | Action::SaveEtcd(..) | Action::LookAtEtcd => {
+                Action::Step(Verb::Test, _)
+                | Action::Taint(_)
+                | Action::Untaint(_)
+                | Action::SaveEtcd(..)
+                | Action::LookAtEtcd => {
                     anyhow::bail!("unexpected: {action}")
                 }
             };

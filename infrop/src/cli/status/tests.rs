@@ -54,6 +54,7 @@ fn node(text: &str, ready: Result<(), String>, notes: &[(&str, &str)]) -> NodeVi
         ready,
         since: Some("2026-02-02T00:00:00Z".parse().unwrap()),
         cordoned: notes.iter().any(|(key, _)| *key == "cordoned"),
+        taints: Vec::new(),
         control_plane: false,
         kubelet: "v1.37.1".into(),
         boot_id: "b".into(),

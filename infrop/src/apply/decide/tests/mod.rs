@@ -101,6 +101,7 @@ fn node(text: &str, control_plane: bool, ready: bool) -> NodeView {
         resource_version: String::new(),
         ready: if ready { Ok(()) } else { Err("no network".into()) },
         cordoned: false,
+        taints: Vec::new(),
         control_plane,
         kubelet: "v1.37.1".into(),
         boot_id: "b".into(),

@@ -1,0 +1,234 @@
+//! A node's whole turn in a rollout against a real API server: its agent is played here, all else is real.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::{Context, bail, ensure};
+use common::{
+    annotations::{
+        self, CHANGES_ALLOWED, CORDONED_BY, EXCLUDED_BY, HISTORY, PLAN, PLAN_OBSERVED, READY, STATE,
+    },
+    metadata::NodeName,
+    plan::Plan,
+    state::{Phase, Reason, State},
+};
+use infrop::{
+    apply::{Event, Progress},
+    cluster::{Clients, DrainRules, WAITING},
+    rollout::{
+        Check, Checks, Drain, MetricsFile, Outcome, Probe, Rollout,
+        assess::Stage,
+        policy::{Limits, Policy},
+    },
+};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api, Client, ResourceExt,
+    api::{Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+use tests::api_server::ApiServer;
+
+const BOOT: &str = "b1";
+
+const EXCLUDE: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+
+/// How often its agent looks.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// Nobody watches.
+#[derive(Debug)]
+struct Quiet;
+
+impl Progress for Quiet {
+    fn event(&self, _: &Event) {}
+
+    fn waiting(&self, _: &BTreeMap<NodeName, String>) {}
+}
+
+fn plan(version: &str) -> anyhow::Result<Plan> {
+    Ok(Plan::new([("thing".parse()?, version.parse()?)].into()))
+}
+
+/// What an agent says of a host that is at a plan.
+fn at(plan: &Plan) -> anyhow::Result<BTreeMap<String, String>> {
+    let state = State {
+        phase: Phase::Idle,
+        reason: Reason::UpToDate,
+        message: String::new(),
+        since: Timestamp::now(),
+        attempt: 0,
+        boot_id: BOOT.to_owned(),
+        agent_version: "0.1.0".to_owned(),
+    };
+    let current =
+        plan.desired.iter().map(|(name, version)| (annotations::current_version(name), version.to_string()));
+    let said = [
+        (READY.to_owned(), "true".to_owned()),
+        (PLAN_OBSERVED.to_owned(), plan.id().to_string()),
+        (STATE.to_owned(), serde_json::to_string(&state)?),
+    ];
+    Ok(current.chain(said).collect())
+}
+
+async fn annotate(nodes: &Api<Node>, name: &str, values: impl serde::Serialize) -> anyhow::Result<Node> {
+    let patch = Patch::Merge(json!({ "metadata": { "annotations": values } }));
+    Ok(nodes.patch(name, &PatchParams::default(), &patch).await?)
+}
+
+/// Makes a Node that is Ready and at a plan.
+async fn register(admin: &Client, name: &str, plan: &Plan) -> anyhow::Result<()> {
+    let nodes = Api::<Node>::all(admin.clone());
+    let node = serde_json::from_value(json!({ "metadata": { "name": name } }))?;
+    nodes.create(&PostParams::default(), &node).await?;
+    let info = [
+        "machineID",
+        "systemUUID",
+        "kernelVersion",
+        "osImage",
+        "containerRuntimeVersion",
+        "kubeProxyVersion",
+        "operatingSystem",
+        "architecture",
+    ];
+    let mut info: BTreeMap<&str, &str> = info.into_iter().map(|key| (key, "x")).collect();
+    info.extend([("bootID", BOOT), ("kubeletVersion", "v1.37.1")]);
+    let condition = json!({ "type": "Ready", "status": "True", "lastTransitionTime": Timestamp::now(),
+        "lastHeartbeatTime": Timestamp::now(), "reason": "x", "message": "x" });
+    let status = json!({ "status": { "nodeInfo": info, "conditions": [condition] } });
+    nodes.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await?;
+    let mut values = at(plan)?;
+    values.extend(annotations::write_plan(plan));
+    annotate(&nodes, name, values).await?;
+    Ok(())
+}
+
+/// Reaches each plan that it has a permit for; gives the Node as it was then.
+async fn play_agent(admin: &Client, name: &str, target: &Plan) -> anyhow::Result<Node> {
+    let nodes = Api::<Node>::all(admin.clone());
+    loop {
+        let node = nodes.get(name).await?;
+        let has = |key: &str, value: &str| node.annotations().get(key).is_some_and(|found| found == value);
+        if has(CHANGES_ALLOWED, "true") && has(PLAN, target.id().as_str()) {
+            annotate(&nodes, name, at(target)?).await?;
+            return Ok(node);
+        }
+        tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+fn policy(seen: &std::path::Path) -> anyhow::Result<Policy> {
+    // Not well at first: then it is run again.
+    let script = format!("test -e {0} || {{ touch {0}; echo not yet; exit 1; }}", seen.display());
+    let check = Check {
+        name: "smoke".parse()?,
+        probe: Probe::Command {
+            program: "sh".to_owned(),
+            arguments: vec!["-c".to_owned(), script],
+            without: Vec::new(),
+        },
+        limit: Duration::from_mins(1),
+    };
+    Ok(Policy {
+        groups: [("w".to_owned(), Limits::default())].into(),
+        zone_label: "zone".to_owned(),
+        soak: SignedDuration::from_secs(1),
+        max_failed: 1,
+        windows: Vec::new(),
+        disruption: BTreeMap::new(),
+        patience: SignedDuration::from_mins(2),
+        checks: Checks { all: vec![check], groups: BTreeMap::new() },
+        exclude_from_load_balancers: true,
+        prefer_ready: true,
+    })
+}
+
+pub(crate) async fn checked_measured_and_remembered() -> anyhow::Result<()> {
+    let server = ApiServer::start().await?;
+    let admin = server.admin().await?;
+    let (old, new) = (plan("1")?, plan("2")?);
+    register(&admin, "w-1", &old).await?;
+    // Where pods go meanwhile, and one that waits.
+    register(&admin, "w-2", &new).await?;
+    register(&admin, "w-3", &old).await?;
+    let nodes = Api::<Node>::all(admin.clone());
+    let foreign = json!({ "spec": { "taints": [{ "key": "site", "effect": "PreferNoSchedule" }] } });
+    nodes.patch("w-3", &PatchParams::default(), &Patch::Merge(foreign)).await?;
+    let directory = tempfile::tempdir()?;
+    let kubeconfig = directory.path().join("kubeconfig");
+    std::fs::write(&kubeconfig, serde_json::to_string(&server.kubeconfig("infrop", &["system:masters"])?)?)?;
+    let clients = Clients::of_user(Some(&kubeconfig)).await?;
+    let figures = directory.path().join("metrics");
+    let metrics = MetricsFile::create(&figures)?;
+    let (_sender, stop) = tokio::sync::watch::channel(false);
+    let rollout = Rollout {
+        clients: &clients,
+        identity: "test",
+        policy: policy(&directory.path().join("seen"))?,
+        drain: Drain { rules: DrainRules::default(), limit: Duration::from_mins(1) },
+        targets: &|_| ("w".to_owned(), Ok(new.clone())),
+        progress: &Quiet,
+        stop,
+        deadline: tokio::time::Instant::now() + Duration::from_mins(2),
+        metrics: Some(&metrics),
+    };
+    let agents = async {
+        let worked = play_agent(&admin, "w-1", &new).await?;
+        let waited = Api::<Node>::all(admin.clone()).get("w-3").await?;
+        play_agent(&admin, "w-3", &new).await?;
+        anyhow::Ok((worked, waited))
+    };
+    let (ended, worked) = tokio::join!(rollout.run(), agents);
+    let (outcome, _) = ended?;
+    let Outcome::Ended(decision) = outcome else { bail!("{outcome:?}") };
+    ensure!(decision.nodes.values().all(|node| node.stage == Stage::Done), "{decision:?}");
+
+    // While its agent worked it was away from load balancers.
+    let (worked, waited) = worked?;
+    ensure!(worked.labels().contains_key(EXCLUDE), "{:?}", worked.labels());
+    ensure!(worked.annotations().get(HISTORY).is_some_and(|text| text.contains("began")), "{worked:?}");
+
+    // Pods preferred others to the one that waited; what somebody else put there stayed.
+    let taints = |node: Node| -> Vec<String> {
+        let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+        taints.into_iter().map(|taint| taint.key).collect()
+    };
+    let (before, after) = (taints(waited), taints(nodes.get("w-3").await?));
+    ensure!(before.contains(&WAITING.to_owned()) && before.contains(&"site".to_owned()), "{before:?}");
+    ensure!(after == ["site"], "{after:?}");
+
+    let node = nodes.get("w-1").await?;
+    ensure!(!node.labels().contains_key(EXCLUDE), "{:?}", node.labels());
+    for key in [CORDONED_BY, EXCLUDED_BY] {
+        ensure!(!node.annotations().contains_key(key), "{key} is left");
+    }
+    let history: Value = serde_json::from_str(node.annotations().get(HISTORY).context("no history")?)?;
+    let seconds = history.pointer("/took/other/seconds").and_then(Value::as_u64).context("no seconds")?;
+    // The soak, and the wait before the check was run again.
+    ensure!((5..120).contains(&seconds) && history.get("began").is_none(), "{history}");
+
+    // Permit, cordon, plan, uncordon, withdrawal: nothing of it costs a write of its own.
+    let requests = server.audit().by("infrop")?;
+    let writes: Vec<&Value> = requests
+        .iter()
+        .filter(|request| {
+            request.object_ref.as_ref().is_some_and(|object| object.resource == "nodes" && object.name == "w-1")
+                // Not those that did not find the Node as it was.
+                && request.response_status.as_ref().is_some_and(|status| status.code == 200)
+        })
+        .filter_map(|request| request.request_object.as_ref().filter(|_| request.verb == "patch"))
+        .collect();
+    ensure!(writes.len() == 5, "{writes:?}");
+
+    metrics.write();
+    let text = std::fs::read_to_string(&figures)?;
+    for line in [
+        "infrop_rollout_nodes{state=\"done\",reason=\"UpToDate\"} 3",
+        "infrop_rollout_nodes_changed_total 2",
+        "infrop_rollout_failures_total{step=\"test\"} 1",
+        "infrop_rollout_phase_seconds_total{phase=\"SiteCheckFailed\"} ",
+    ] {
+        ensure!(text.contains(line), "{line} is not in\n{text}");
+    }
+    Ok(())
+}
