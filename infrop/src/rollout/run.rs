@@ -1,7 +1,7 @@
 //! The loop: Nodes are watched, whatever can be done is done at once, and each end is a reason to decide anew.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     time::{Duration, Instant},
 };
 
@@ -11,13 +11,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api,
-    runtime::{
-        WatchStreamExt as _,
-        events::{Recorder, Reporter},
-        watcher,
-    },
+    runtime::{WatchStreamExt as _, events::Reporter, watcher},
 };
-use tokio::sync::Mutex;
 
 use super::{
     act::{Drain, Found, Means},
@@ -103,8 +98,6 @@ struct Run<'a> {
     means: &'a Means<'a>,
     snapshot: Snapshot,
     attempts: BTreeMap<Action, u32>,
-    /// Nodes that were announced and have their permit.
-    announced: BTreeSet<NodeName>,
     report: Report,
 }
 
@@ -113,14 +106,12 @@ impl Rollout<'_> {
     pub async fn run(&self) -> Result<(Outcome, Report), Error> {
         let client = &self.clients.client;
         let (claims, stale) = Claims::take_over(client.clone(), self.identity).await?;
-        let claims = Mutex::new(claims);
-        let recorder = Recorder::new(client.clone(), Reporter::from("infrop"));
         let means = Means {
             client,
             direct: &self.clients.direct,
             claims: &claims,
             drain: self.drain.clone(),
-            recorder,
+            reporter: Reporter::from("infrop"),
         };
         let snapshot = Snapshot {
             claims: stale,
@@ -131,13 +122,11 @@ impl Rollout<'_> {
             means: &means,
             snapshot,
             attempts: BTreeMap::new(),
-            announced: BTreeSet::new(),
             report: Report::default(),
         };
         let outcome = run.until_the_end().await?;
         // Nobody has to fence what is done.
-        let announced = run.announced.clone();
-        claims.lock().await.forget(&announced).await?;
+        claims.end().await?;
         Ok((outcome, run.report))
     }
 }
@@ -307,10 +296,10 @@ impl<'a> Run<'a> {
     fn learn(&mut self, action: &Action, found: Found) {
         if let Action::Fence(name) = action {
             self.snapshot.claims.remove(name);
-            self.announced.insert(name.clone());
+            self.means.claims.settle(name);
         }
         if let Action::Permit(name) = action {
-            self.announced.insert(name.clone());
+            self.means.claims.settle(name);
             // It is another etcd without this one.
             self.snapshot.etcd = EtcdSeen::default();
         }
