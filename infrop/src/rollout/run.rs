@@ -21,6 +21,7 @@ use super::{
     decide::{Action, Decision, decide},
     error::Error,
     policy::Policy,
+    reason::Reason,
     report::Report,
     snapshot::{EtcdSeen, Member, Snapshot},
 };
@@ -43,6 +44,10 @@ const LOOK_AGAIN: Duration = Duration::from_secs(3);
 
 /// A watch is begun anew so often, in seconds: one that hangs on a dead control plane is not noticed otherwise.
 const WATCH_SECONDS: u32 = 20;
+
+/// After a decision there is none for so many times as long as it took. Each looks at all nodes, and in a large cluster
+/// something happens all the time: what comes meanwhile is decided together.
+const PAUSES: u32 = 10;
 
 /// What a node is to become, and which group it is of.
 pub type Targets<'a> = dyn Fn(&NodeView) -> (String, Result<Plan, String>) + 'a;
@@ -98,6 +103,8 @@ struct Run<'a> {
     means: &'a Means<'a>,
     snapshot: Snapshot,
     attempts: BTreeMap<Action, u32>,
+    /// Why nodes that wait for their turn do so, as far as it was shown.
+    shown: BTreeMap<NodeName, Reason>,
     report: Report,
 }
 
@@ -122,6 +129,7 @@ impl Rollout<'_> {
             means: &means,
             snapshot,
             attempts: BTreeMap::new(),
+            shown: BTreeMap::new(),
             report: Report::default(),
         };
         let outcome = run.until_the_end().await?;
@@ -141,6 +149,7 @@ impl<'a> Run<'a> {
         let mut listed = false;
         loop {
             let stopped = *stop.borrow();
+            let started = Instant::now();
             self.snapshot.now = Timestamp::now();
             let decision = decide(&self.snapshot);
             if listed {
@@ -156,6 +165,7 @@ impl<'a> Run<'a> {
                     return Ok(Outcome::Ended(decision));
                 }
             }
+            let due = tokio::time::Instant::now() + started.elapsed() * PAUSES;
             let asked = async {
                 // Without anyone who could ask, nobody does; and once is enough.
                 if stopped || stop.wait_for(|stop| *stop).await.is_err() {
@@ -163,27 +173,44 @@ impl<'a> Run<'a> {
                 }
             };
             tokio::select! {
-                Some(event) = nodes.next() => {
-                    listed |= self.take(event);
-                    // A decision for all that came together.
-                    while let Some(Some(event)) = nodes.next().now_or_never() {
-                        listed |= self.take(event);
-                    }
-                }
+                Some(event) = nodes.next() => listed |= self.take(event),
                 Some(ended) = running.next() => self.take_in(ended)?,
                 () = sleep_until(decision.until) => {}
                 () = asked => {}
                 () = tokio::time::sleep_until(self.rollout.deadline) => return Ok(Outcome::TimedOut(decision)),
             }
+            // A decision for all that came together.
+            loop {
+                while let Some(Some(event)) = nodes.next().now_or_never() {
+                    listed |= self.take(event);
+                }
+                while let Some(Some(ended)) = running.next().now_or_never() {
+                    self.take_in(ended)?;
+                }
+                tokio::select! {
+                    () = tokio::time::sleep_until(due) => break,
+                    Some(event) = nodes.next() => listed |= self.take(event),
+                    Some(ended) = running.next() => self.take_in(ended)?,
+                }
+            }
         }
     }
 
-    fn show(&self, decision: &Decision) {
-        let waiting = decision.nodes.iter().filter(|(_, node)| {
-            !matches!(node.stage, Stage::Done | Stage::Do(_)) && !node.message.is_empty()
-        });
-        let reasons: BTreeMap<NodeName, String> =
-            waiting.map(|(name, node)| (name.clone(), node.to_string())).collect();
+    fn show(&mut self, decision: &Decision) {
+        let mut reasons = BTreeMap::new();
+        for (name, node) in &decision.nodes {
+            if matches!(node.stage, Stage::Done | Stage::Do(_)) || node.message.is_empty() {
+                continue;
+            }
+            if node.stage == Stage::Pending {
+                // Whom it waits for changes with every turn of another, and thousands may wait.
+                if self.shown.get(name) == Some(&node.reason) {
+                    continue;
+                }
+                self.shown.insert(name.clone(), node.reason);
+            }
+            reasons.insert(name.clone(), node.to_string());
+        }
         self.rollout.progress.waiting(&reasons);
     }
 
