@@ -251,6 +251,8 @@ fn api_server_arguments(directory: &Path, address: Ipv4Addr) -> Vec<String> {
         "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
         format!("--audit-policy-file={}", file("audit-policy.yaml")),
         format!("--audit-log-path={}", file("audit.log")),
+        // In MiB: what is asked later must not begin another file.
+        "--audit-log-maxsize=10000".to_owned(),
     ]
 }
 

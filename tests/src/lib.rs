@@ -6,6 +6,7 @@
 //! * [`fingerprint`]: whether anything on a host changed that was not meant to;
 //! * [`bundles`]: the Kubernetes both come from;
 //! * [`agent`]: the Debian package of node-agent; [`agent_process`]: node-agent as a process of this machine;
+//! * [`fleet`]: many Nodes whose agents decide as node-agent does, without hosts;
 //! * [`policies`]: infrop's admission policies in an API server;
 //! * [`rolling`]: a cluster that goes to other versions while things go wrong;
 //! * [`http_server`], [`scripted_server`]: web servers on loopback.
@@ -17,6 +18,7 @@ pub mod audit;
 pub mod bundles;
 pub mod faults;
 pub mod fingerprint;
+pub mod fleet;
 pub mod harness;
 pub mod holder;
 pub mod http_server;

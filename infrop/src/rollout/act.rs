@@ -9,10 +9,9 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
     Api, ResourceExt,
     api::{ListParams, Patch, PatchParams},
-    runtime::events::{Event, EventType, Recorder},
+    runtime::events::{Event, EventType, Recorder, Reporter},
 };
 use serde_json::{Value, json};
-use tokio::sync::Mutex;
 
 use super::{
     assess::{MARK, Verb},
@@ -68,10 +67,10 @@ pub(super) enum Found {
 pub(super) struct Means<'a> {
     pub(super) client: &'a kube::Client,
     pub(super) direct: &'a DirectClient,
-    pub(super) claims: &'a Mutex<Claims>,
+    pub(super) claims: &'a Claims,
     pub(super) policy: &'a Policy,
     pub(super) drain: Drain,
-    pub(super) recorder: Recorder,
+    pub(super) reporter: Reporter,
     pub(super) metrics: Option<&'a MetricsFile>,
 }
 
@@ -96,7 +95,9 @@ impl Means<'_> {
             action: "Rollout".to_owned(),
             secondary: None,
         };
-        let (recorder, node) = (self.recorder.clone(), member.node.reference());
+        // One of its own: a recorder remembers all of its Events for minutes, and looks through them for each new one.
+        let recorder = Recorder::new(self.client.clone(), self.reporter.clone());
+        let node = member.node.reference();
         tokio::spawn(async move {
             if let Err(error) = recorder.publish(&event, &node).await {
                 tracing::debug!("an Event of a Node is lost: {error}");
@@ -127,7 +128,7 @@ impl Means<'_> {
         let target = member.target.as_ref().ok();
         match action {
             Action::Permit(name) => {
-                self.claims.lock().await.announce(name).await?;
+                self.claims.announce(name).await?;
                 let history = History::read(node).begin(member.kind(self.policy), Timestamp::now());
                 let values = json!({
                     CHANGES_ALLOWED: "true", PERMITTED_PLAN: "", HISTORY: history.value(),

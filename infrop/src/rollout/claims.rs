@@ -5,7 +5,7 @@
 //! writer that comes after takes the object over: from then on the one before cannot announce anything, and what it
 //! announced is fenced off by a write on the node, which its permit then does not find as it was.
 
-use std::collections::BTreeSet;
+use std::{cell::RefCell, collections::BTreeSet};
 
 use common::metadata::NodeName;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
@@ -13,6 +13,7 @@ use kube::{
     Api, ResourceExt,
     api::{ObjectMeta, PostParams},
 };
+use tokio::sync::Mutex;
 
 use super::error::Error;
 
@@ -29,13 +30,22 @@ const ATTEMPTS: u32 = 10;
 pub struct Claims {
     api: Api<Lease>,
     identity: String,
+    written: Mutex<Written>,
+    /// Permits that are to be announced.
+    wanted: RefCell<BTreeSet<NodeName>>,
+    /// Announcements whose permits are there, or never will be.
+    settled: RefCell<BTreeSet<NodeName>>,
+}
+
+/// The object as we last wrote it.
+struct Written {
     version: String,
     nodes: BTreeSet<NodeName>,
 }
 
 impl std::fmt::Debug for Claims {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Claims").field("nodes", &self.nodes).finish_non_exhaustive()
+        f.debug_struct("Claims").field("wanted", &self.wanted).finish_non_exhaustive()
     }
 }
 
@@ -57,7 +67,13 @@ impl Claims {
             match written {
                 Ok(lease) => {
                     let version = lease.resource_version().unwrap_or_default();
-                    let claims = Self { api, identity: identity.to_owned(), version, nodes: nodes.clone() };
+                    let claims = Self {
+                        api,
+                        identity: identity.to_owned(),
+                        written: Mutex::new(Written { version, nodes: nodes.clone() }),
+                        wanted: RefCell::default(),
+                        settled: RefCell::default(),
+                    };
                     return Ok((claims, nodes));
                 }
                 Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
@@ -67,26 +83,44 @@ impl Claims {
         Err(Error::Lost)
     }
 
-    /// Announces a permit.
-    pub async fn announce(&mut self, node: &NodeName) -> Result<(), Error> {
-        let mut nodes = self.nodes.clone();
-        nodes.insert(node.clone());
-        self.write(nodes).await
+    /// Announces a permit, together with all that are to be announced by then: many nodes may be begun at once.
+    pub async fn announce(&self, node: &NodeName) -> Result<(), Error> {
+        self.settled.borrow_mut().remove(node);
+        self.wanted.borrow_mut().insert(node.clone());
+        let mut written = self.written.lock().await;
+        if !self.wanted.borrow().contains(node) {
+            // Another's write, later than the line above, had it along.
+            return Ok(());
+        }
+        self.write(&mut written).await
     }
 
-    /// Takes announcements back whose permits are there, or never will be.
-    pub async fn forget(&mut self, nodes: &BTreeSet<NodeName>) -> Result<(), Error> {
-        let left: BTreeSet<NodeName> = self.nodes.difference(nodes).cloned().collect();
-        if left == self.nodes { Ok(()) } else { self.write(left).await }
+    /// The permit of a node is there, or never will be: its announcement is taken back with the next write.
+    pub fn settle(&self, node: &NodeName) {
+        self.settled.borrow_mut().insert(node.clone());
     }
 
-    async fn write(&mut self, nodes: BTreeSet<NodeName>) -> Result<(), Error> {
+    /// Takes back what is settled.
+    pub async fn end(&self) -> Result<(), Error> {
+        let mut written = self.written.lock().await;
+        self.wanted.borrow_mut().clear();
+        if written.nodes.is_disjoint(&self.settled.borrow()) {
+            return Ok(());
+        }
+        self.write(&mut written).await
+    }
+
+    async fn write(&self, written: &mut Written) -> Result<(), Error> {
+        let wanted = self.wanted.borrow().clone();
+        let settled = self.settled.borrow().clone();
+        let nodes: BTreeSet<NodeName> = written.nodes.difference(&settled).chain(&wanted).cloned().collect();
         for _ in 0..ATTEMPTS {
-            let lease = lease(&self.identity, &nodes, Some(self.version.clone()));
+            let lease = lease(&self.identity, &nodes, Some(written.version.clone()));
             match self.api.replace(NAME, &PostParams::default(), &lease).await {
                 Ok(lease) => {
-                    self.version = lease.resource_version().unwrap_or_default();
-                    self.nodes = nodes;
+                    *written = Written { version: lease.resource_version().unwrap_or_default(), nodes };
+                    self.wanted.borrow_mut().retain(|node| !wanted.contains(node));
+                    self.settled.borrow_mut().retain(|node| !settled.contains(node));
                     return Ok(());
                 }
                 Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
@@ -96,7 +130,7 @@ impl Claims {
                         let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_ref());
                         holder == Some(&self.identity)
                     });
-                    self.version = ours.ok_or(Error::Lost)?.resource_version().unwrap_or_default();
+                    written.version = ours.ok_or(Error::Lost)?.resource_version().unwrap_or_default();
                 }
                 Err(error) => return Err(Error::claims(error)),
             }

@@ -48,13 +48,13 @@ pub fn decide(snapshot: &Snapshot) -> Decision {
     let Snapshot { now, policy, members, claims, .. } = snapshot;
     let open = members.values().filter(|member| member.node.ready.is_ok() && !member.node.cordoned);
     let open: BTreeSet<&NodeName> = open.map(|member| &member.node.name).take(2).collect();
-    let mut nodes = BTreeMap::new();
-    for (name, member) in members {
+    let assessed = members.iter().map(|(name, member)| {
         let others = open.iter().any(|other| *other != name);
         let mut assessment = assess(member, policy, others, *now);
         assessment.away |= claims.contains(name);
-        nodes.insert(name.clone(), assessment);
-    }
+        (name.clone(), assessment)
+    });
+    let nodes = assessed.collect();
     let busy = snapshot.busy_nodes();
     let mut decision = Decision { actions: Vec::new(), nodes, until: None };
     for (name, assessment) in &decision.nodes {
@@ -111,8 +111,8 @@ impl<'a> Gate<'a> {
         let mut planes = BTreeSet::new();
         let mut failed = 0;
         let begun = snapshot.begun_nodes();
-        for (name, member) in &snapshot.members {
-            let Some(assessment) = decision.nodes.get(name) else { continue };
+        // Both are in the order of names.
+        for ((name, member), assessment) in snapshot.members.iter().zip(decision.nodes.values()) {
             let tally = groups.entry(group(member)).or_default();
             tally.all += 1;
             tally.through += usize::from(assessment.stage == Stage::Done);
@@ -131,47 +131,59 @@ impl<'a> Gate<'a> {
 
     /// Begins what may be begun, in order; the others get their reason.
     fn begin(mut self) {
-        let mut pending: Vec<&Member> = self
+        let pending: Vec<&Member> = self
             .snapshot
             .members
             .iter()
-            .filter(|(name, _)| {
-                !self.busy.contains(name)
+            .zip(self.decision.nodes.values())
+            .filter(|((name, _), node)| {
+                node.stage == Stage::Pending
+                    && !self.busy.contains(name)
                     && !self.snapshot.claims.contains(*name)
-                    && self.decision.nodes.get(*name).is_some_and(|node| node.stage == Stage::Pending)
             })
-            .map(|(_, member)| member)
+            .map(|((_, member), _)| member)
             .collect();
-        pending.sort_by_key(|member| {
-            (!member.node.control_plane, self.zone(member), natural(&member.node.name))
-        });
-        let look_again = Some(self.look_again()).filter(|time| *time < Timestamp::MAX);
+        // Whoever is in the way of a node before any is begun is so afterwards: only the others need an order, which
+        // matters where thousands wait for a few.
+        let mut next = Vec::new();
         for member in pending {
-            let name = &member.node.name;
+            match self.obstacle(member) {
+                Ok(_) => next.push(member),
+                Err(why) => self.refuse(member, why),
+            }
+        }
+        next.sort_by_cached_key(|member| {
+            (!member.node.control_plane, self.zone(member).to_owned(), natural(&member.node.name))
+        });
+        for member in next {
             match self.obstacle(member) {
                 Ok(action) => {
+                    let name = &member.node.name;
                     self.groups.entry(group(member)).or_default().away.insert(name.clone());
                     if !self.snapshot.busy.contains(&action) && !self.decision.actions.contains(&action) {
                         self.decision.actions.push(action);
                     }
                 }
-                Err((reason, message)) => {
-                    if let Some(node) = self.decision.nodes.get_mut(name) {
-                        node.reason = reason;
-                        node.message = message;
-                        // etcd is no Node: nobody tells when it is well again.
-                        let again = look_again.filter(|_| reason == Reason::EtcdAtRisk);
-                        if again.is_some() {
-                            (node.stage, node.until) = (Stage::Wait, again);
-                        }
-                    }
-                }
+                Err(why) => self.refuse(member, why),
             }
         }
     }
 
-    fn zone(&self, member: &Member) -> String {
-        member.node.labels.get(&self.snapshot.policy.zone_label).cloned().unwrap_or_default()
+    /// A node that is not begun has its reason.
+    fn refuse(&mut self, member: &Member, (reason, message): (Reason, String)) {
+        // etcd is no Node: nobody tells when it is well again.
+        let again =
+            Some(self.look_again()).filter(|time| reason == Reason::EtcdAtRisk && *time < Timestamp::MAX);
+        if let Some(node) = self.decision.nodes.get_mut(&member.node.name) {
+            (node.reason, node.message) = (reason, message);
+            if again.is_some() {
+                (node.stage, node.until) = (Stage::Wait, again);
+            }
+        }
+    }
+
+    fn zone<'m>(&self, member: &'m Member) -> &'m str {
+        member.node.labels.get(&self.snapshot.policy.zone_label).map_or("", String::as_str)
     }
 
     /// What to do to begin a node, or why it may not be begun.
@@ -243,9 +255,11 @@ impl<'a> Gate<'a> {
         let Snapshot { policy, members, .. } = self.snapshot;
         let Limits { max_unavailable, canary } =
             policy.groups.get(&member.group).copied().unwrap_or_default();
-        let (all, through) =
-            self.groups.get(group(member)).map_or((0, 0), |tally| (tally.all, tally.through));
-        let (away, limit) = (self.others_away(member).count(), max_unavailable.of(all));
+        let (all, through, away) = self.groups.get(group(member)).map_or((0, 0, 0), |tally| {
+            let itself = usize::from(tally.away.contains(&member.node.name));
+            (tally.all, tally.through, tally.away.len() - itself)
+        });
+        let limit = max_unavailable.of(all);
         if away >= limit {
             let names: Vec<&str> = self.others_away(member).take(3).map(NodeName::as_str).collect();
             let message = format!("{away} of its group are away ({}), and {limit} may be", names.join(", "));

@@ -1,7 +1,7 @@
 //! The loop: Nodes are watched, whatever can be done is done at once, and each end is a reason to decide anew.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     time::{Duration, Instant},
 };
 
@@ -11,13 +11,8 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api,
-    runtime::{
-        WatchStreamExt as _,
-        events::{Recorder, Reporter},
-        watcher,
-    },
+    runtime::{WatchStreamExt as _, events::Reporter, watcher},
 };
-use tokio::sync::Mutex;
 
 use super::{
     act::{Drain, Found, Means},
@@ -27,6 +22,7 @@ use super::{
     error::Error,
     metrics::MetricsFile,
     policy::Policy,
+    reason::Reason,
     report::Report,
     snapshot::{EtcdSeen, Failing, Member, Snapshot},
 };
@@ -53,6 +49,10 @@ const TEST_AGAIN: Duration = Duration::from_secs(5);
 
 /// A watch is begun anew so often, in seconds: one that hangs on a dead control plane is not noticed otherwise.
 const WATCH_SECONDS: u32 = 20;
+
+/// After a decision there is none for so many times as long as it took. Each looks at all nodes, and in a large cluster
+/// something happens all the time: what comes meanwhile is decided together.
+const PAUSES: u32 = 10;
 
 /// What a node is to become, and which group it is of.
 pub type Targets<'a> = dyn Fn(&NodeView) -> (String, Result<Plan, String>) + 'a;
@@ -110,8 +110,8 @@ struct Run<'a> {
     means: &'a Means<'a>,
     snapshot: Snapshot,
     attempts: BTreeMap<Action, u32>,
-    /// Nodes that were announced and have their permit.
-    announced: BTreeSet<NodeName>,
+    /// Why nodes that wait for their turn do so, as far as it was shown.
+    shown: BTreeMap<NodeName, Reason>,
     report: Report,
 }
 
@@ -120,15 +120,13 @@ impl Rollout<'_> {
     pub async fn run(&self) -> Result<(Outcome, Report), Error> {
         let client = &self.clients.client;
         let (claims, stale) = Claims::take_over(client.clone(), self.identity).await?;
-        let claims = Mutex::new(claims);
-        let recorder = Recorder::new(client.clone(), Reporter::from("infrop"));
         let means = Means {
             client,
             direct: &self.clients.direct,
             claims: &claims,
             policy: &self.policy,
             drain: self.drain.clone(),
-            recorder,
+            reporter: Reporter::from("infrop"),
             metrics: self.metrics,
         };
         let snapshot = Snapshot {
@@ -140,7 +138,7 @@ impl Rollout<'_> {
             means: &means,
             snapshot,
             attempts: BTreeMap::new(),
-            announced: BTreeSet::new(),
+            shown: BTreeMap::new(),
             report: Report::default(),
         };
         let outcome = run.until_the_end().await;
@@ -149,8 +147,7 @@ impl Rollout<'_> {
         }
         let outcome = outcome?;
         // Nobody has to fence what is done.
-        let announced = run.announced.clone();
-        claims.lock().await.forget(&announced).await?;
+        claims.end().await?;
         Ok((outcome, run.report))
     }
 }
@@ -165,6 +162,7 @@ impl<'a> Run<'a> {
         let mut listed = false;
         loop {
             let stopped = *stop.borrow();
+            let started = Instant::now();
             self.snapshot.now = Timestamp::now();
             let decision = decide(&self.snapshot);
             if listed {
@@ -184,6 +182,7 @@ impl<'a> Run<'a> {
                     return Ok(Outcome::Ended(decision));
                 }
             }
+            let pause_ends = tokio::time::Instant::now() + started.elapsed() * PAUSES;
             let asked = async {
                 // Without anyone who could ask, nobody does; and once is enough.
                 if stopped || stop.wait_for(|stop| *stop).await.is_err() {
@@ -191,28 +190,45 @@ impl<'a> Run<'a> {
                 }
             };
             tokio::select! {
-                Some(event) = nodes.next() => {
-                    listed |= self.take(event);
-                    // A decision for all that came together.
-                    while let Some(Some(event)) = nodes.next().now_or_never() {
-                        listed |= self.take(event);
-                    }
-                }
+                Some(event) = nodes.next() => listed |= self.take(event),
                 Some(ended) = running.next() => self.take_in(ended)?,
                 () = sleep_until(decision.until) => {}
                 () = asked => {}
                 () = due(self.rollout.metrics) => {}
                 () = tokio::time::sleep_until(self.rollout.deadline) => return Ok(Outcome::TimedOut(decision)),
             }
+            // A decision for all that came together.
+            loop {
+                while let Some(Some(event)) = nodes.next().now_or_never() {
+                    listed |= self.take(event);
+                }
+                while let Some(Some(ended)) = running.next().now_or_never() {
+                    self.take_in(ended)?;
+                }
+                tokio::select! {
+                    () = tokio::time::sleep_until(pause_ends) => break,
+                    Some(event) = nodes.next() => listed |= self.take(event),
+                    Some(ended) = running.next() => self.take_in(ended)?,
+                }
+            }
         }
     }
 
-    fn show(&self, decision: &Decision) {
-        let waiting = decision.nodes.iter().filter(|(_, node)| {
-            !matches!(node.stage, Stage::Done | Stage::Do(_)) && !node.message.is_empty()
-        });
-        let reasons: BTreeMap<NodeName, String> =
-            waiting.map(|(name, node)| (name.clone(), node.to_string())).collect();
+    fn show(&mut self, decision: &Decision) {
+        let mut reasons = BTreeMap::new();
+        for (name, node) in &decision.nodes {
+            if matches!(node.stage, Stage::Done | Stage::Do(_)) || node.message.is_empty() {
+                continue;
+            }
+            if node.stage == Stage::Pending {
+                // Whom it waits for changes with every turn of another, and thousands may wait.
+                if self.shown.get(name) == Some(&node.reason) {
+                    continue;
+                }
+                self.shown.insert(name.clone(), node.reason);
+            }
+            reasons.insert(name.clone(), node.to_string());
+        }
         self.rollout.progress.waiting(&reasons);
     }
 
@@ -331,10 +347,10 @@ impl<'a> Run<'a> {
     fn learn(&mut self, action: &Action, found: Found) {
         if let Action::Fence(name) = action {
             self.snapshot.claims.remove(name);
-            self.announced.insert(name.clone());
+            self.means.claims.settle(name);
         }
         if let Action::Permit(name) = action {
-            self.announced.insert(name.clone());
+            self.means.claims.settle(name);
             // It is another etcd without this one.
             self.snapshot.etcd = EtcdSeen::default();
         }

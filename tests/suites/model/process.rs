@@ -175,7 +175,9 @@ pub(super) fn arrives(world: &mut World, mut state: State, who: Who, id: Id) -> 
             if world.guard == Some(Guard::Announced) {
                 state.process_mut(who).nodes.at_mut(id).busy = Busy::Announced;
             } else if state.lease.holder == who {
-                state.lease.nodes |= id.bit();
+                // Announcements whose permits are there are taken back with it.
+                let settled = std::mem::take(&mut state.process_mut(who).announced);
+                state.lease.nodes = (state.lease.nodes & !settled) | id.bit();
                 state.process_mut(who).nodes.at_mut(id).busy = Busy::Announced;
             } else {
                 // Someone took over: it ends.

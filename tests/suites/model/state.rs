@@ -268,7 +268,7 @@ pub(crate) struct Process {
     pub(crate) nodes: Three<Seen>,
     /// What a process before it announced.
     pub(crate) claims: u8,
-    /// What it announced and ended.
+    /// What it announced and ended, and did not take back yet.
     pub(crate) announced: u8,
     pub(crate) etcd: Etcd,
     pub(crate) looking: bool,

@@ -24,7 +24,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::{
-    Figure,
+    Figure, count, mebibytes, percentile,
     process::{Memory, Usage, children},
     seconds,
 };
@@ -204,26 +204,13 @@ impl Bench {
 
 fn reaction_figures(mut reactions: Vec<Duration>) -> Vec<Figure> {
     reactions.sort();
-    let at = |share: f64| {
-        let position = (share * count(reactions.len())).ceil().max(1.0);
-        let found = reactions.iter().zip(1_u32..).find(|(_, number)| f64::from(*number) >= position);
-        found.map_or(f64::NAN, |(reaction, _)| seconds(*reaction) * 1000.0)
-    };
+    let at = |share: f64| percentile(&reactions, share);
     vec![
         Figure::new("plans", count(reactions.len()), ""),
         Figure::new("permit and plan written until ready=false is seen, p50", at(0.5), "ms"),
         Figure::new("  p99", at(0.99), "ms").at_most(REACTION_LIMIT_MS),
         Figure::new("  max", at(1.0), "ms"),
     ]
-}
-
-fn count(number: usize) -> f64 {
-    u32::try_from(number).map_or(f64::NAN, f64::from)
-}
-
-fn mebibytes(bytes: u64) -> f64 {
-    // Exact up to 4 TiB, in KiB.
-    u32::try_from(bytes / 1024).map_or(f64::NAN, f64::from) / 1024.0
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ mod agent;
 mod apply;
 mod by_hand;
 mod process;
+mod rollout;
 mod upgrade;
 
 use std::{fmt, thread, time::Duration};
@@ -44,6 +45,21 @@ pub(crate) enum Bench {
     },
     /// A rolling upgrade of 1 + 4 nodes on lab hosts, one worker at a time and two, against a shell loop.
     Upgrade {
+        /// Text for people, json for programs.
+        #[arg(short, long, value_enum, default_value_t = Output::Text)]
+        output: Output,
+    },
+    /// `infrop rollout` of many Nodes without hosts, beside an API server on loopback: what it costs, how soon it reacts.
+    Rollout {
+        /// How many Nodes; one rollout for each number.
+        #[arg(long, value_delimiter = ',', default_values_t = [100, 1000, 5000])]
+        nodes: Vec<usize>,
+        /// How many of them may be away at once.
+        #[arg(long, default_value_t = 25)]
+        at_once: usize,
+        /// infrop of the dev profile: builds faster, runs slower.
+        #[arg(long)]
+        debug: bool,
         /// Text for people, json for programs.
         #[arg(short, long, value_enum, default_value_t = Output::Text)]
         output: Output,
@@ -108,6 +124,22 @@ fn seconds(duration: Duration) -> f64 {
     duration.as_secs_f64()
 }
 
+fn count(number: usize) -> f64 {
+    u32::try_from(number).map_or(f64::NAN, f64::from)
+}
+
+fn mebibytes(bytes: u64) -> f64 {
+    // Exact up to 4 TiB, in KiB.
+    u32::try_from(bytes / 1024).map_or(f64::NAN, f64::from) / 1024.0
+}
+
+/// Milliseconds that a share of sorted durations does not exceed, by the nearest rank; no number of none.
+fn percentile(sorted: &[Duration], share: f64) -> f64 {
+    let position = (share * count(sorted.len())).ceil().max(1.0);
+    let found = sorted.iter().zip(1_u32..).find(|(_, number)| f64::from(*number) >= position);
+    found.map_or(f64::NAN, |(duration, _)| seconds(*duration) * 1000.0)
+}
+
 /// Measures; false if a target is missed.
 pub(crate) async fn run(bench: Bench, steps: &Steps) -> anyhow::Result<bool> {
     let (figures, output) = match bench {
@@ -116,6 +148,9 @@ pub(crate) async fn run(bench: Bench, steps: &Steps) -> anyhow::Result<bool> {
         }
         Bench::Apply { rounds, no_growth, output } => (apply::run(rounds, !no_growth, steps).await?, output),
         Bench::Upgrade { output } => (upgrade::run(steps).await?, output),
+        Bench::Rollout { nodes, at_once, debug, output } => {
+            (rollout::run(&nodes, at_once, debug, steps).await?, output)
+        }
     };
     let missed = figures.iter().filter(|figure| figure.is_missed()).count();
     match output {
