@@ -107,7 +107,7 @@ async fn control_planes_carry_the_endpoint_and_workers_have_nothing_of_it() {
     assert_eq!(names(&given), ["haproxy", "keepalived", "kubeadm", "kubectl", "kubelet"]);
     let haproxy = given.configuration.haproxy_config.unwrap();
     // All of the pool, also the spare.
-    assert!(haproxy.contains("192.0.2.11:6444\n") && haproxy.contains("192.0.2.12:6444\n"), "{haproxy}");
+    assert!(haproxy.contains("192.0.2.11:6444 ") && haproxy.contains("192.0.2.12:6444 "), "{haproxy}");
     assert!(given.configuration.keepalived_config.unwrap().contains("interface eth7\n"));
     let api_server = serde_json::to_value(context.api_server(&plane)).unwrap();
     assert_eq!(api_server["bindPort"], 6444);
