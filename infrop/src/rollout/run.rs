@@ -47,7 +47,7 @@ const WATCH_SECONDS: u32 = 20;
 
 /// After a decision there is none for so many times as long as it took. Each looks at all nodes, and in a large cluster
 /// something happens all the time: what comes meanwhile is decided together.
-const PAUSES: u32 = 10;
+const PAUSES: u32 = 20;
 
 /// No pause is longer, also where a decision took long because the computer is busy: agents wait for the next one.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
