@@ -52,7 +52,10 @@ const WATCH_SECONDS: u32 = 20;
 
 /// After a decision there is none for so many times as long as it took. Each looks at all nodes, and in a large cluster
 /// something happens all the time: what comes meanwhile is decided together.
-const PAUSES: u32 = 10;
+const PAUSES: u32 = 20;
+
+/// No pause is longer, also where a decision took long because the computer is busy: agents wait for the next one.
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
 /// What a node is to become, and which group it is of.
 pub type Targets<'a> = dyn Fn(&NodeView) -> (String, Result<Plan, String>) + 'a;
@@ -182,7 +185,7 @@ impl<'a> Run<'a> {
                     return Ok(Outcome::Ended(decision));
                 }
             }
-            let pause_ends = tokio::time::Instant::now() + started.elapsed() * PAUSES;
+            let pause_ends = tokio::time::Instant::now() + (started.elapsed() * PAUSES).min(LONGEST_PAUSE);
             let asked = async {
                 // Without anyone who could ask, nobody does; and once is enough.
                 if stopped || stop.wait_for(|stop| *stop).await.is_err() {
