@@ -14,8 +14,7 @@ use crate::{
     },
     rollout::{
         self, Check, Checks, Drain, MetricsFile, Probe, Report,
-        assess::Stage,
-        decide::decide,
+        decide::{Decision, decide},
         policy::{Limits, Policy},
         reason::Reason,
         snapshot::Member,
@@ -80,10 +79,9 @@ pub(super) fn measure(infrastructure: &Infrastructure, snapshot: &Snapshot, metr
 /// The nodes that are not as they should be and will not be by themselves, and why.
 pub fn blocked(infrastructure: &Infrastructure, snapshot: &Snapshot) -> BTreeMap<NodeName, String> {
     let decision = plan(infrastructure, snapshot).map(|snapshot| decide(&snapshot));
-    let nodes = decision.into_iter().flat_map(|decision| decision.nodes);
-    nodes
-        .filter(|(_, node)| node.stage != Stage::Done && node.reason != Reason::TargetUnknown)
-        .map(|(name, node)| (name, node.to_string()))
+    let left = decision.iter().flat_map(Decision::left);
+    left.filter(|(_, node)| node.reason != Reason::TargetUnknown)
+        .map(|(name, node)| (name.clone(), node.to_string()))
         .collect()
 }
 

@@ -25,10 +25,7 @@ use crate::{
     bootstrap::host::KubeadmState,
     cluster::Access,
     random, retry,
-    rollout::{
-        MetricsFile, Outcome as RolloutOutcome, Report, Rollout, assess::Stage as NodeStage,
-        decide::Decision as RolloutDecision,
-    },
+    rollout::{MetricsFile, Outcome as RolloutOutcome, Report, Rollout},
 };
 
 /// How often something that fails is tried before the host is left alone in this run.
@@ -237,18 +234,14 @@ impl<'a> Run<'a> {
             ended = rollout.run() => ended?,
             held = writer.replaced() => return Err(held.into()),
         };
-        let not_through = |decision: RolloutDecision| -> BTreeMap<NodeName, String> {
-            let nodes = decision.nodes.into_iter().filter(|(_, node)| node.stage != NodeStage::Done);
-            nodes.map(|(name, node)| (name, node.to_string())).collect()
-        };
         let rolled = match ended {
             RolloutOutcome::Ended(decision) => {
-                let left = not_through(decision);
+                let left: BTreeMap<NodeName, String> =
+                    decision.left().map(|(name, node)| (name.clone(), node.to_string())).collect();
                 if left.is_empty() { Rolled::Through } else { Rolled::Left(left) }
             }
             RolloutOutcome::TimedOut(decision) => {
-                let left = not_through(decision).into_iter();
-                let unfinished = left.map(|(name, why)| format!("{name} ({why})")).collect();
+                let unfinished = decision.left().map(|(name, node)| format!("{name} ({node})")).collect();
                 Rolled::Cut(Outcome::TimedOut { unfinished })
             }
             RolloutOutcome::Stopped => Rolled::Cut(Outcome::Stopped),

@@ -14,12 +14,7 @@ use super::{
 use crate::{
     apply::{self, Action, Agreed, Context, Decision, Removals, Snapshot},
     cluster::{self, Access, DrainRules},
-    rollout::{
-        self, Estimate,
-        assess::{Assessment, Stage, Verb},
-        decide::Action as RolloutAction,
-        reason::Reason,
-    },
+    rollout::{self, Estimate, assess::Verb, decide::Action as RolloutAction, reason::Reason},
 };
 
 const HELP: &str = "\
@@ -111,9 +106,9 @@ fn roll_out(
     let (steps, end) = rollout::foresee(&snapshot);
     let estimate = rollout::estimate(&snapshot, &steps);
     // What nobody knows the versions of is named with the other steps.
-    let is_stuck = |node: &Assessment| node.stage != Stage::Done && node.reason != Reason::TargetUnknown;
-    let stuck = end.nodes.into_iter().filter(|(_, node)| is_stuck(node));
-    (steps, stuck.map(|(name, node)| (name, node.to_string())).collect(), estimate)
+    let stuck = end.left().filter(|(_, node)| node.reason != Reason::TargetUnknown);
+    let stuck = stuck.map(|(name, node)| (name.clone(), node.to_string())).collect();
+    (steps, stuck, estimate)
 }
 
 fn rollout_rows(

@@ -27,7 +27,6 @@ use crate::{
     desired::{Amount, Check as DesiredCheck, Rollout as Defaults},
     rollout::{
         Check, Checks, Drain, Outcome, Probe, Report, Rollout,
-        assess::Stage,
         policy::{Limits, Policy},
     },
 };
@@ -191,7 +190,7 @@ pub(super) async fn run(arguments: RolloutArguments, stop: Stop) -> anyhow::Resu
             return Ok(INTERRUPTED);
         }
     };
-    let mut left = decision.nodes.iter().filter(|(_, node)| node.stage != Stage::Done).peekable();
+    let mut left = decision.left().peekable();
     if left.peek().is_none() {
         return Ok(DONE);
     }

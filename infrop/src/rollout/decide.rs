@@ -37,6 +37,11 @@ pub struct Decision {
 }
 
 impl Decision {
+    /// The nodes that are not through, and where they are.
+    pub fn left(&self) -> impl Iterator<Item = (&NodeName, &Assessment)> {
+        self.nodes.iter().filter(|(_, node)| node.stage != Stage::Done)
+    }
+
     /// Whether something goes on by itself.
     pub fn is_moving(&self) -> bool {
         !self.actions.is_empty() || self.nodes.values().any(|node| node.stage == Stage::Wait)
