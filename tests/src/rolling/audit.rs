@@ -149,8 +149,14 @@ fn read(line: &str) -> anyhow::Result<Option<(u64, Write)>> {
         return Ok(None);
     };
     let object = match text("/objectRef/resource") {
-        "nodes" => Object::Node(serde_json::from_value(object.clone()).context("not a Node")?),
-        "pods" if text("/objectRef/name").starts_with("etcd-") => {
+        "nodes" => {
+            let mut object = object.clone();
+            if object.get("kind").and_then(Value::as_str) == Some("PartialObjectMetadata") {
+                object = json!({ "metadata": object.get("metadata") });
+            }
+            Object::Node(serde_json::from_value(object).context("not a Node")?)
+        }
+        "pods" if text("/responseObject/metadata/name").starts_with("etcd-") => {
             Object::Pod(serde_json::from_value(object.clone()).context("not a pod")?)
         }
         _ => return Ok(None),
@@ -159,4 +165,34 @@ fn read(line: &str) -> anyhow::Result<Option<(u64, Write)>> {
     let time = text("/stageTimestamp").parse().context("no time")?;
     let user = text("/user/username").to_owned();
     Ok(Some((revision, Write { user, time, object })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(kind: &str, more: &Value) -> String {
+        let mut object = json!({
+            "kind": kind, "apiVersion": if kind == "Node" { "v1" } else { "meta.k8s.io/v1" },
+            "metadata": { "name": "w-1", "resourceVersion": "42" },
+        });
+        object.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let event = json!({
+            "objectRef": { "resource": "nodes", "name": "w-1" }, "responseStatus": { "code": 200 },
+            "stageTimestamp": "2026-11-16T00:00:00.000000Z", "user": { "username": "system:node:w-1" },
+            "responseObject": object,
+        });
+        event.to_string()
+    }
+
+    #[test]
+    fn a_node_is_read_whole_and_by_its_metadata_alone() {
+        let whole = read(&line("Node", &json!({ "spec": { "unschedulable": true } }))).unwrap().unwrap();
+        let Object::Node(node) = &whole.1.object else { panic!("not a Node") };
+        assert!(whole.0 == 42 && node.spec.as_ref().unwrap().unschedulable == Some(true));
+        let partial = read(&line("PartialObjectMetadata", &json!({}))).unwrap().unwrap();
+        let Object::Node(node) = &partial.1.object else { panic!("not a Node") };
+        assert!(node.metadata.name.as_deref() == Some("w-1") && node.spec.is_none());
+        assert!(read("{\"half").unwrap().is_none());
+    }
 }

@@ -25,15 +25,16 @@ struct Moment {
 }
 
 impl Moment {
-    fn of(node: &Node) -> Self {
+    /// After a write. Agents ask for metadata alone in answer to theirs; the rest is as it was before.
+    fn of(node: &Node, before: &Self) -> Self {
         let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
         let state = node.annotations().get(STATE).and_then(|text| serde_json::from_str::<State>(text).ok());
         Self {
             permit: node.annotations().get(CHANGES_ALLOWED).is_some_and(|value| value == "true"),
-            cordoned: node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false),
+            cordoned: node.spec.as_ref().map_or(before.cordoned, |spec| spec.unschedulable.unwrap_or(false)),
             mark: node.annotations().get(CORDONED_BY).cloned(),
             control_plane: node.labels().contains_key("node-role.kubernetes.io/control-plane"),
-            kubelet: info.map(|info| info.kubelet_version.clone()).unwrap_or_default(),
+            kubelet: info.map_or_else(|| before.kubelet.clone(), |info| info.kubelet_version.clone()),
             changing: state.is_some_and(|state| matches!(state.phase, Phase::Changing | Phase::Rebooting)),
         }
     }
@@ -88,16 +89,19 @@ impl Rules<'_> {
     }
 
     fn step(&self, cluster: &mut Cluster, write: &Write, node: &Node) -> anyhow::Result<()> {
-        let (name, moment) = (node.name_any(), Moment::of(node));
+        let name = node.name_any();
         let known = cluster.nodes.contains_key(&name);
-        let before = cluster.nodes.insert(name.clone(), moment.clone()).unwrap_or_default();
-        let permitted = |control_plane: bool| {
-            let nodes = cluster.nodes.iter();
-            let nodes = nodes.filter(|(_, node)| node.permit && node.control_plane == control_plane);
+        let before = cluster.nodes.get(&name).cloned().unwrap_or_default();
+        let moment = Moment::of(node, &before);
+        cluster.nodes.insert(name.clone(), moment.clone());
+        // A permit that was withdrawn does not end what an agent is in the middle of.
+        let under_way = |control_plane: bool| {
+            let nodes = cluster.nodes.iter().filter(|(_, node)| node.permit || node.changing);
+            let nodes = nodes.filter(|(_, node)| node.control_plane == control_plane);
             nodes.map(|(name, _)| name.as_str()).collect::<Vec<_>>()
         };
-        ensure!(permitted(false).len() <= self.limit, "I1: {:?} were permitted at once", permitted(false));
-        ensure!(permitted(true).len() <= 1, "I2: {:?} were permitted at once", permitted(true));
+        ensure!(under_way(false).len() <= self.limit, "I1: {:?} were under way at once", under_way(false));
+        ensure!(under_way(true).len() <= 1, "I2: {:?} were under way at once", under_way(true));
         if moment.permit && !before.permit && known {
             let away = cluster.etcd.iter().find(|(_, ready)| !**ready);
             ensure!(
@@ -114,14 +118,15 @@ impl Rules<'_> {
             "I4: {name} began to change without a permit"
         );
         ensure!(
-            !known || moment.kubelet == before.kubelet || moment.permit,
+            before.kubelet.is_empty() || moment.kubelet == before.kubelet || moment.permit,
             "I4: the kubelet of {name} changed without a permit"
         );
         if Some(name.as_str()) == self.foreign {
             ensure!(moment.cordoned, "I5: {name} was uncordoned");
             ensure!(moment.mark.is_none(), "I5: {name} was marked as ours");
         }
-        let oldest = cluster.nodes.values().filter(|node| node.control_plane).map(|node| &node.kubelet).min();
+        let known = cluster.nodes.values().filter(|node| node.control_plane && !node.kubelet.is_empty());
+        let oldest = known.map(|node| &node.kubelet).min();
         ensure!(
             moment.control_plane || oldest.is_none_or(|oldest| moment.kubelet <= *oldest),
             "I7: the kubelet of {name} is newer than a control plane"
@@ -210,6 +215,15 @@ mod tests {
         for (rule, writes) in [
             ("I1", after(vec![permit("w-1"), permit("w-2")])),
             ("I2", vec![permit("cp-1"), permit("cp-2")]),
+            (
+                "I2",
+                vec![
+                    permit("cp-1"),
+                    write("system:node:cp-1", node("cp-1", true, "v1.36.4", "Changing")),
+                    write("infrop", node("cp-1", false, "v1.36.4", "Changing")),
+                    permit("cp-2"),
+                ],
+            ),
             ("I3", vec![etcd("False"), permit("cp-1")]),
             ("I4", vec![write("system:node:w-1", node("w-1", false, "v1.36.4", "Changing"))]),
             ("I4", vec![write("someone", node("cp-1", true, "v1.36.4", "Changing"))]),
