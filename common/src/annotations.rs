@@ -172,6 +172,21 @@ pub fn shorten(text: &str) -> String {
     start
 }
 
+/// The start and the end of a message from outside, where what was tried and what went wrong stand; without control
+/// characters.
+pub fn shorten_middle(text: &str) -> String {
+    const START: usize = 80;
+    const END: usize = 320;
+    let printable = |c: char| if c.is_control() { ' ' } else { c };
+    let length = text.chars().count();
+    if length <= START + END {
+        return text.chars().map(printable).collect();
+    }
+    let start: String = text.chars().take(START).map(printable).collect();
+    let end: String = text.chars().skip(length - END).map(printable).collect();
+    format!("{start} … {end}")
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -193,6 +208,14 @@ mod tests {
         written.insert(CHANGES_ALLOWED.into(), "true".into());
         let request = read_request(&written).unwrap();
         assert_eq!(request, Request { permit: true, paused: None, plan: Some(sample()) });
+    }
+
+    #[test]
+    fn the_middle_of_a_long_message_goes() {
+        assert_eq!(shorten_middle("short\ntext"), "short text");
+        let text = format!("tried{}cause", "é".repeat(1000));
+        let short = shorten_middle(&text);
+        assert!(short.starts_with("triedé") && short.ends_with("écause") && short.chars().count() == 403);
     }
 
     #[test]

@@ -163,7 +163,9 @@ impl Reading {
     fn said(&self) -> String {
         self.state.as_ref().map_or_else(
             || "its node-agent says nothing".to_owned(),
-            |state| format!("{} ({}): {}", state.phase, state.reason, annotations::shorten(&state.message)),
+            |state| {
+                format!("{} ({}): {}", state.phase, state.reason, annotations::shorten_middle(&state.message))
+            },
         )
     }
 
