@@ -21,7 +21,7 @@ use kube::{Api, ResourceExt, api::ListParams};
 pub use self::{
     audit::{ALL_REQUESTS, begin},
     faults::{Fault, cordon},
-    workload::{hold_all, start as start_workload},
+    workload::hold_all,
 };
 use self::{
     probe::{ApiProbe, WebProbe},
