@@ -1,6 +1,6 @@
 //! Many Nodes without hosts, for infrop to take to another version.
 //!
-//! Each has an [`agent`] that decides as node-agent does. All of them share one watch and a few connections, so that
+//! Each has an agent that decides as node-agent does. All of them share one watch and a few connections, so that
 //! thousands fit beside an API server and infrop; each writes with the identity of its own kubelet.
 
 mod agent;
