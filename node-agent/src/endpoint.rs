@@ -143,7 +143,10 @@ fn is_running(tasks: &str, container: &str) -> bool {
 
 /// Waits until this host's API server is there for good. A new kubelet makes all static pods anew some seconds after its
 /// start, etcd among them: one that is ready before that is about to stop.
-pub async fn settle(is_ready: impl AsyncFn() -> Result<(), String>) -> Result<(), Failure> {
+pub async fn settle<F>(is_ready: impl Fn() -> F) -> Result<(), Failure>
+where
+    F: Future<Output = Result<(), String>>,
+{
     let deadline = Instant::now() + SETTLE_LIMIT;
     let mut since = Instant::now();
     loop {
@@ -243,13 +246,15 @@ mod tests {
     async fn an_api_server_counts_when_it_stays() {
         let started = Instant::now();
         // Ready at once, away from 5 to 20 s, and then for good.
-        let settled = settle(async || match started.elapsed().as_secs() {
-            5..20 => Err("etcd".to_owned()),
-            _ => Ok(()),
+        let settled = settle(|| async move {
+            match started.elapsed().as_secs() {
+                5..20 => Err("etcd".to_owned()),
+                _ => Ok(()),
+            }
         });
         settled.await.unwrap();
         assert!(started.elapsed() >= Duration::from_secs(34), "{:?}", started.elapsed());
-        let failure = settle(async || Err("etcd".to_owned())).await.unwrap_err();
+        let failure = settle(|| async { Err("etcd".to_owned()) }).await.unwrap_err();
         assert!(failure.message.ends_with(": etcd"), "{failure}");
     }
 

@@ -1,6 +1,8 @@
 //! node-agent as a real process against a real API server, with the identity a kubelet has and infrop's admission
 //! policies in force: the handshake, garbage, faults, and what it asks of the server.
 
+#[path = "agent_api/endpoint.rs"]
+mod endpoint;
 #[path = "agent_api/faults.rs"]
 mod faults;
 #[path = "agent_api/fixture.rs"]
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         ),
         Case::new(Tier::T3, "kill_9_is_survived", LIMIT, faults::kill_9_is_survived),
         Case::new(Tier::T3, "another_credential_is_taken_up", LIMIT, faults::another_credential_is_taken_up),
+        Case::new(Tier::T3, "it_comes_back_to_stay", LIMIT, endpoint::it_comes_back_to_stay),
         Case::new(Tier::T3, "it_asks_for_little_and_then_nothing", LIMIT, manners::it_asks_for_little),
         Case::new(Tier::T2(&[]), "ironic_is_told", LIMIT, ironic::ironic_is_told),
         Case::new(Tier::T2(&[]), "ironic_refuses", LIMIT, ironic::ironic_refuses),

@@ -1,6 +1,6 @@
 //! Acting: one step at a time, each in the journal before it begins, each with a permit that was read just before.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use common::{
     metadata::InitializedMark,
@@ -11,6 +11,7 @@ use common::{
 use jiff::Timestamp;
 use tokio::{
     sync::watch,
+    task::JoinSet,
     time::{Instant, sleep},
 };
 
@@ -151,7 +152,8 @@ impl Engine {
     }
 
     /// Lets nobody come to this host's API server, which is about to stop, and those who are there go; once per plan.
-    async fn leave_endpoint(&self) {
+    async fn leave_endpoint(&mut self) {
+        self.returning = JoinSet::new();
         let Some(address) = self.settings.config.endpoint_address else { return };
         if self.seen.facts.control_plane && *self.shared.presence.borrow() != Presence::Away {
             let leaves = endpoint::leave(&self.host, address, &self.shared.presence);
@@ -159,18 +161,41 @@ impl Engine {
         }
     }
 
-    /// Waits until this host's API server can be led to again, if it was left, or may have been by an agent before this one.
-    async fn settle_endpoint(&self) -> Result<(), Failure> {
-        let left = *self.shared.presence.borrow() != Presence::Here;
-        match self.settings.config.endpoint_address {
-            Some(address) if left && self.seen.facts.joined && self.seen.facts.control_plane => {
-                let server = SocketAddr::new(address.ip(), software::api_server_port(&self.host)?);
-                endpoint::settle(async || {
-                    self.node.is_ready(server).await.map_err(|error| Chain(&error).to_string())
-                })
-                .await
+    /// Comes back when this host's API server can be led to again; not before: what rests between two steps is about to
+    /// stop it once more.
+    pub(super) fn return_to_endpoint(&mut self) {
+        if *self.shared.presence.borrow() == Presence::Here || !self.returning.is_empty() {
+            return;
+        }
+        let settles = self.settle_endpoint();
+        let shared = Arc::clone(&self.shared);
+        self.returning.spawn(async move {
+            if let Err(failure) = settles.await {
+                // Load balancers see that for themselves; it can be led to as soon as they find it ready.
+                tracing::warn!("{failure}");
             }
-            _ => Ok(()),
+            shared.presence.send_replace(Presence::Here);
+        });
+    }
+
+    /// Waits until this host's API server can be led to again, if it was left, or may have been by an agent before this one.
+    fn settle_endpoint(&self) -> impl Future<Output = Result<(), Failure>> + Send + use<> {
+        let left = *self.shared.presence.borrow() != Presence::Here;
+        let address = self.settings.config.endpoint_address.filter(|_| {
+            let facts = &self.seen.facts;
+            left && facts.joined && facts.control_plane
+        });
+        let server = address.map(|address| {
+            software::api_server_port(&self.host).map(|port| SocketAddr::new(address.ip(), port))
+        });
+        let node = Arc::clone(&self.node);
+        async move {
+            let Some(server) = server.transpose()? else { return Ok(()) };
+            let is_ready = || {
+                let node = Arc::clone(&node);
+                async move { node.is_ready(server).await.map_err(|error| Chain(&error).to_string()) }
+            };
+            endpoint::settle(is_ready).await
         }
     }
 
@@ -196,7 +221,9 @@ impl Engine {
         }
         let checked = async {
             verify(&self.host, &self.seen).await?;
-            self.settle_endpoint().await
+            self.settle_endpoint().await?;
+            self.shared.presence.send_replace(Presence::Here);
+            Ok(())
         };
         let checked = to_the_end(checked, self.stop.clone()).await;
         let result = match checked {

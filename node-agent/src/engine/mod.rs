@@ -13,12 +13,11 @@ use common::{
     state::{Phase, Reason, State},
 };
 use jiff::{SignedDuration, Timestamp};
-use tokio::{sync::watch, time::sleep};
+use tokio::{sync::watch, task::JoinSet, time::sleep};
 
 use crate::{
     config::Settings,
     decide::{Asked, Decision, Rest, Snapshot, Standing, decide},
-    endpoint::Presence,
     failure::Failure,
     host::Host,
     inhibitor::Inhibitor,
@@ -83,6 +82,8 @@ pub struct Engine {
     refused: Option<String>,
     state: State,
     inhibitor: Option<Inhibitor>,
+    /// Comes back to the endpoint while nothing is changed.
+    returning: JoinSet<()>,
 }
 
 impl Engine {
@@ -117,6 +118,7 @@ impl Engine {
             refused: None,
             state,
             inhibitor: None,
+            returning: JoinSet::new(),
         }
     }
 
@@ -290,9 +292,7 @@ impl Engine {
         if let Some(inhibitor) = self.inhibitor.take() {
             inhibitor.release().await;
         }
-        self.shared
-            .presence
-            .send_if_modified(|presence| std::mem::replace(presence, Presence::Here) != Presence::Here);
+        self.return_to_endpoint();
         self.stand(standing);
         self.save_if_needed();
         self.set_state(phase, reason, message);

@@ -15,6 +15,7 @@ use std::{
 use anyhow::{Context, ensure};
 use futures::future::try_join_all;
 use infrop::provider::lab::Lab;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, ResourceExt, api::ListParams};
 
@@ -73,6 +74,19 @@ pub async fn with_cluster<T>(
         .await
 }
 
+/// Says what those who lead to API servers, and those who stop them, did around a moment.
+async fn tell_around(lab: &Lab, at: Timestamp) -> anyhow::Result<()> {
+    let (since, until) = (at.as_second() - 15, at.as_second() + 5);
+    let look = format!(
+        "journalctl --quiet --no-hostname -o short-precise --since @{since} --until @{until} \
+         -u haproxy -u keepalived -u node-agent | cut -c1-240"
+    );
+    for host in CONTROL_PLANES {
+        eprintln!("{host} around {at}:\n{}", lab.ssh(&host.parse()?).arg(&look).run().await?);
+    }
+    Ok(())
+}
+
 /// Takes it to the newer version while things go wrong. Nothing of that is felt by those who call the workload or the API,
 /// and every write kept to the rules.
 pub async fn upgrade(
@@ -106,6 +120,9 @@ pub async fn upgrade(
     eprintln!("{}", web.tally.summary("the workload"));
     eprintln!("{}", api.tally.summary("the API"));
     web.tally.insist()?;
+    if let Some(at) = api.tally.first_failure() {
+        tell_around(&lab, at).await?;
+    }
     api.tally.insist()?;
     drop((api, web));
     let foreign = faults.iter().find_map(|fault| match fault {

@@ -6,7 +6,7 @@ use std::{
     net::{SocketAddr, TcpStream},
     path::PathBuf,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
@@ -14,6 +14,7 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
+use jiff::Timestamp;
 use nix::sched::{CloneFlags, setns};
 
 /// Longer than any call that did not get lost, also on a machine with far too much to do.
@@ -27,6 +28,7 @@ const WARM_UP: Duration = Duration::from_mins(1);
 pub struct Tally {
     calls: AtomicU64,
     failures: Mutex<Vec<String>>,
+    first_failure: OnceLock<Timestamp>,
     silence: Mutex<Silence>,
 }
 
@@ -48,6 +50,7 @@ impl Tally {
                 silence.last = now;
             }
             Err(why) => {
+                let _ = self.first_failure.set(Timestamp::now());
                 let failure = format!("at {:.1} s: {why}", now.as_secs_f64());
                 self.failures.lock().unwrap_or_else(PoisonError::into_inner).push(failure);
             }
@@ -69,6 +72,11 @@ impl Tally {
         let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         ensure!(failures.is_empty(), "calls failed: {failures:#?}");
         Ok(())
+    }
+
+    /// When the first failed.
+    pub fn first_failure(&self) -> Option<Timestamp> {
+        self.first_failure.get().copied()
     }
 
     /// How long at most no call succeeded.
@@ -152,6 +160,7 @@ impl ApiProbe {
                 let (config, counts) = (config.clone(), Arc::clone(&counts));
                 // One that hangs does not keep the next from being made.
                 tokio::spawn(async move {
+                    let (begun, at) = (Instant::now(), Timestamp::now());
                     let call = async { kube::Client::try_from(config)?.apiserver_version().await };
                     let call = tokio::time::timeout(CALL_LIMIT, call).await;
                     let result = match call {
@@ -159,7 +168,11 @@ impl ApiProbe {
                         Ok(Err(error)) => Err(format!("{:#}", anyhow::Error::from(error))),
                         Err(_) => Err("no answer".to_owned()),
                     };
-                    counts.take(started, result);
+                    let after = begun.elapsed().as_secs_f64();
+                    counts.take(
+                        started,
+                        result.map_err(|why| format!("begun {at}, after {after:.1} s: {why}")),
+                    );
                 });
             }
         });
