@@ -25,6 +25,21 @@ pub struct State {
     pub agent_version: String,
 }
 
+impl State {
+    /// Of an agent that begins and has not looked around yet.
+    pub fn starting(agent_version: &str) -> Self {
+        Self {
+            phase: Phase::Waiting,
+            reason: Reason::NoPlan,
+            message: "starting".to_owned(),
+            since: Timestamp::now(),
+            attempt: 0,
+            boot_id: String::new(),
+            agent_version: agent_version.to_owned(),
+        }
+    }
+}
+
 macro_rules! codes {
     ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident,)+ }) => {
         $(#[$meta])*

@@ -90,15 +90,6 @@ impl Engine {
     /// An agent that goes on where its journal says.
     pub fn new(wiring: Wiring) -> Self {
         let Wiring { directory, settings, host, node, journal, shared, files, stop } = wiring;
-        let state = State {
-            phase: Phase::Waiting,
-            reason: Reason::NoPlan,
-            message: "starting".to_owned(),
-            since: Timestamp::now(),
-            attempt: 0,
-            boot_id: String::new(),
-            agent_version: env!("CARGO_PKG_VERSION").to_owned(),
-        };
         Self {
             directory,
             settings,
@@ -116,7 +107,7 @@ impl Engine {
             looked_for: None,
             cluster: None,
             refused: None,
-            state,
+            state: State::starting(env!("CARGO_PKG_VERSION")),
             inhibitor: None,
             returning: JoinSet::new(),
         }

@@ -104,15 +104,8 @@ impl Agent {
             host.software
                 .push((one.name().parse()?, Observed::now(version.map(|(_, version)| version.clone()))));
         }
-        let state = State {
-            phase: Phase::Waiting,
-            reason: Reason::NoPlan,
-            message: "starting".to_owned(),
-            since: Timestamp::now(),
-            attempt: 0,
-            boot_id: host.facts.boot.to_string(),
-            agent_version: env!("CARGO_PKG_VERSION").to_owned(),
-        };
+        let state =
+            State { boot_id: host.facts.boot.to_string(), ..State::starting(env!("CARGO_PKG_VERSION")) };
         let (view, name) = (post.view.subscribe(), name.to_owned());
         Ok(Self { name, post, view, line, host, journal: Journal::default(), state, work })
     }
