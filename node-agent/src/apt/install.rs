@@ -55,9 +55,11 @@ pub async fn install(
     wanted: Wanted<'_>,
 ) -> Result<(), Failure> {
     let installed = install_once(host, from, package, wanted).await;
-    if installed.is_err() {
+    if installed.is_err()
         // Lists may be out of date by now: another attempt begins with new ones.
-        host.remove(FETCHED)?;
+        && let Err(failure) = host.remove(FETCHED)
+    {
+        tracing::warn!("the lists of packages stay: {failure}");
     }
     installed
 }
