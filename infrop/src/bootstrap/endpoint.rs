@@ -51,6 +51,8 @@ impl Carried {
         // Who has a connection to an API server that is not ready any more loses it and finds another: without its etcd
         // a server lets calls hang, and kubelets that stay with it are taken for dead. One that only says that it will
         // stop ends its connections itself, in order; and node-agent says beforehand when nobody should come any more.
+        // Where nobody is ready, for etcd has no leader or the only control plane is being changed, any one is tried:
+        // what does not need etcd is answered, and who refuses is not worse than nobody.
         let mut text = format!(
             "global\n    user haproxy\n    group haproxy\n\n\
              defaults\n    mode tcp\n    retries 3\n    option redispatch 1\n    \
@@ -58,19 +60,23 @@ impl Carried {
              timeout connect 1s\n    timeout check 3s\n    \
              timeout client 1h\n    timeout server 1h\n\n\
              frontend api\n    bind {any}:{}\n    default_backend api-servers\n\n\
-             backend api-servers\n    balance roundrobin\n    option httpchk GET /readyz?exclude=shutdown\n    \
+             backend api-servers\n    balance roundrobin\n    option allbackups\n    \
+             option httpchk GET /readyz?exclude=shutdown\n    \
              http-check expect status 200\n    \
              default-server check check-ssl verify none inter 1s fall 3 rise 1 tcp-ut 5s \
              agent-check agent-inter 1s on-marked-down shutdown-sessions\n",
             self.port
         );
+        let mut unready = Vec::new();
         for address in api_servers {
             let server = SocketAddr::new(*address, self.api_server_port());
             // A name has no colons, which addresses of IPv6 have.
             let name = address.to_string().replace(':', "-");
             let agent = self.agent_address(*address).port();
             let _ = writeln!(text, "    server {name} {server} agent-port {agent}");
+            unready.push(format!("    server {name}-unready {server} backup no-check no-agent-check\n"));
         }
+        text.extend(unready);
         text
     }
 
@@ -137,12 +143,14 @@ mod tests {
         assert!(text.contains("\n    bind *:6443\n"), "{text}");
         assert!(text.ends_with(
             "    server 192.0.2.11 192.0.2.11:6444 agent-port 6445\n    \
-                 server 192.0.2.12 192.0.2.12:6444 agent-port 6445\n"
+                 server 192.0.2.12 192.0.2.12:6444 agent-port 6445\n    \
+                 server 192.0.2.11-unready 192.0.2.11:6444 backup no-check no-agent-check\n    \
+                 server 192.0.2.12-unready 192.0.2.12:6444 backup no-check no-agent-check\n"
         ));
         let carried = Carried::of(&endpoint("2001:db8::a", 443, false)).unwrap();
         let text = carried.haproxy(&["2001:db8::1".parse().unwrap()].into());
         assert!(text.contains("\n    bind :::443\n"), "{text}");
-        assert!(text.ends_with("    server 2001-db8--1 [2001:db8::1]:6443 agent-port 6445\n"), "{text}");
+        assert!(text.contains("    server 2001-db8--1 [2001:db8::1]:6443 agent-port 6445\n"), "{text}");
     }
 
     #[test]

@@ -6,7 +6,10 @@ use anyhow::ensure;
 use infrop::provider::lab::{Lab, Power};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt};
-use tests::infrastructure::{Infrastructure, lab_document};
+use tests::{
+    infrastructure::{Infrastructure, lab_document},
+    lab::wait_for,
+};
 
 use super::life::ready;
 
@@ -54,7 +57,7 @@ pub(crate) async fn holder_is_lost() -> anyhow::Result<()> {
             infrastructure.insist(&["apply"]).await?;
             // A Node is called Ready for a while after its host is gone: infrop waited for its new boot.
             let boot = lab.ssh(&holder.parse()?).arg("cat /proc/sys/kernel/random/boot_id").run().await?;
-            let nodes = Api::<Node>::all(client);
+            let nodes = Api::<Node>::all(client.clone());
             let info = read(&nodes, &holder).await?.status.and_then(|status| status.node_info);
             ensure!(
                 info.is_some_and(|info| info.boot_id == boot.trim()),
@@ -73,9 +76,24 @@ pub(crate) async fn holder_is_lost() -> anyhow::Result<()> {
             ensure!(read(&nodes, &dead).await?.uid() != before, "it is the same Node");
             let again = infrastructure.insist(&["apply"]).await?;
             ensure!(again.contains("Nothing to do"), "{again}");
-            Ok(())
+            only_one_is_left(&lab, &client).await
         })
         .await
+}
+
+/// Without most of etcd no API server is ready. One that is there is led to all the same, and answers what it can.
+async fn only_one_is_left(lab: &Lab, client: &kube::Client) -> anyhow::Result<()> {
+    let holder = holder(lab).await?;
+    let now = jiff::Timestamp::now().as_second();
+    for name in NODES.iter().filter(|name| name.starts_with("cp-") && **name != holder) {
+        lab.power(&name.parse()?, Power::Cut).await?;
+    }
+    let unready = format!("journalctl --quiet -u haproxy --since @{now} | grep -q 'Running on backup'");
+    wait_for(SETTLED, "no API server is ready", async || {
+        Ok(lab.ssh(&holder.parse()?).arg(&unready).run().await.is_ok())
+    })
+    .await?;
+    wait_for(SETTLED, "the last one is led to", async || Ok(answers(client).await)).await
 }
 
 /// Reads a Node. On a machine with far too much to do an API server may miss its checks and lose its connections: whoever
