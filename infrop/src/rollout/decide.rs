@@ -50,32 +50,54 @@ impl Decision {
 
 /// Decides.
 pub fn decide(snapshot: &Snapshot) -> Decision {
-    let Snapshot { now, policy, members, claims, .. } = snapshot;
-    let open = members.values().filter(|member| member.node.ready.is_ok() && !member.node.cordoned);
-    let open: BTreeSet<&NodeName> = open.map(|member| &member.node.name).take(2).collect();
-    let assessed = members.iter().map(|(name, member)| {
-        let others = open.iter().any(|other| *other != name);
-        let mut assessment = assess(member, policy, others, *now);
-        assessment.away |= claims.contains(name);
+    let open = open_nodes(snapshot);
+    let assessed = snapshot.members.iter().map(|(name, member)| {
+        let mut assessment = assess_beside(snapshot, member, &open);
+        assessment.away |= snapshot.claims.contains(name);
         (name.clone(), assessment)
     });
     let nodes = assessed.collect();
     let busy = snapshot.busy_nodes();
     let mut decision = Decision { actions: Vec::new(), nodes, until: None };
-    for (name, assessment) in &decision.nodes {
-        if busy.contains(name) {
-            continue;
-        }
-        if claims.contains(name) && members.get(name).is_some_and(|member| !has_permit(&member.node)) {
-            decision.actions.push(Action::Fence(name.clone()));
-        } else if let Stage::Do(verb) = assessment.stage {
-            decision.actions.push(Action::Step(verb, name.clone()));
-        }
-    }
+    // Both are in the order of names.
+    let members = snapshot.members.values().zip(decision.nodes.values());
+    let idle = members.filter(|(member, _)| !busy.contains(&member.node.name));
+    decision.actions = idle.filter_map(|(member, node)| own_step(snapshot, member, node)).collect();
     Gate::new(snapshot, &mut decision, busy.clone()).begin();
     defer(snapshot, &mut decision, &busy);
     decision.until = decision.nodes.values().filter_map(|assessment| assessment.until).min();
     decision
+}
+
+/// The steps of some nodes that were begun, as [`decide`] has them: no other node has a say in those, so none is looked at.
+pub fn go_on<'a>(snapshot: &'a Snapshot, names: impl IntoIterator<Item = &'a NodeName>) -> Vec<Action> {
+    let (open, busy) = (open_nodes(snapshot), snapshot.busy_nodes());
+    let members =
+        names.into_iter().filter(|name| !busy.contains(name)).map(|name| snapshot.members.get(name));
+    let step = |member| own_step(snapshot, member, &assess_beside(snapshot, member, &open));
+    members.flatten().filter_map(step).collect()
+}
+
+/// Up to two nodes that pods can go to: one of them is another than the one they are on.
+fn open_nodes(snapshot: &Snapshot) -> Vec<&NodeName> {
+    let open = snapshot.members.values().filter(|member| member.node.ready.is_ok() && !member.node.cordoned);
+    open.map(|member| &member.node.name).take(2).collect()
+}
+
+fn assess_beside(snapshot: &Snapshot, member: &Member, open: &[&NodeName]) -> Assessment {
+    let others = open.iter().any(|other| **other != member.node.name);
+    assess(member, &snapshot.policy, others, snapshot.now)
+}
+
+fn own_step(snapshot: &Snapshot, member: &Member, assessment: &Assessment) -> Option<Action> {
+    let name = &member.node.name;
+    if snapshot.claims.contains(name) && !has_permit(&member.node) {
+        return Some(Action::Fence(name.clone()));
+    }
+    match assessment.stage {
+        Stage::Do(verb) => Some(Action::Step(verb, name.clone())),
+        _ => None,
+    }
 }
 
 /// What of all nodes decides whether another one may be begun.

@@ -1,7 +1,7 @@
 //! The loop: Nodes are watched, whatever can be done is done at once, and each end is a reason to decide anew.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
@@ -18,7 +18,7 @@ use super::{
     act::{Drain, Found, Means},
     assess::{Stage, Verb},
     claims::Claims,
-    decide::{Action, Decision, decide},
+    decide::{Action, Decision, decide, go_on},
     error::Error,
     metrics::MetricsFile,
     policy::Policy,
@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     apply::{Event, Progress, Stage as EventStage, Stop},
-    cluster::{Clients, NodeView},
+    cluster::{Clients, NodeView, WATCH_SECONDS},
     random, retry,
 };
 
@@ -47,14 +47,11 @@ const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(3);
 /// The wait before what a site checks is run again.
 const TEST_AGAIN: Duration = Duration::from_secs(5);
 
-/// A watch is begun anew so often, in seconds: one that hangs on a dead control plane is not noticed otherwise.
-const WATCH_SECONDS: u32 = 20;
-
 /// After a decision there is none for so many times as long as it took. Each looks at all nodes, and in a large cluster
-/// something happens all the time: what comes meanwhile is decided together.
+/// something happens all the time: what comes meanwhile is decided together. Nodes that were begun do not wait for that.
 const PAUSES: u32 = 20;
 
-/// No pause is longer, also where a decision took long because the computer is busy: agents wait for the next one.
+/// No pause is longer, also where a decision took long because the computer is busy: the next nodes wait for it.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
 /// What a node is to become, and which group it is of.
@@ -113,6 +110,8 @@ struct Run<'a> {
     means: &'a Means<'a>,
     snapshot: Snapshot,
     attempts: BTreeMap<Action, u32>,
+    /// Nodes of which something was heard since they were looked at.
+    heard: BTreeSet<NodeName>,
     /// Why nodes that wait for their turn do so, as far as it was shown.
     shown: BTreeMap<NodeName, Reason>,
     report: Report,
@@ -141,6 +140,7 @@ impl Rollout<'_> {
             means: &means,
             snapshot,
             attempts: BTreeMap::new(),
+            heard: BTreeSet::new(),
             shown: BTreeMap::new(),
             report: Report::default(),
         };
@@ -168,6 +168,7 @@ impl<'a> Run<'a> {
             let started = Instant::now();
             self.snapshot.now = Timestamp::now();
             let decision = decide(&self.snapshot);
+            self.heard.clear();
             if listed {
                 self.report.take(&decision, self.snapshot.now);
                 if let Some(metrics) = self.rollout.metrics {
@@ -208,6 +209,9 @@ impl<'a> Run<'a> {
                 while let Some(Some(ended)) = running.next().now_or_never() {
                     self.take_in(ended)?;
                 }
+                if listed && !*stop.borrow() {
+                    running.extend(self.go_on());
+                }
                 tokio::select! {
                     () = tokio::time::sleep_until(pause_ends) => break,
                     Some(event) = nodes.next() => listed |= self.take(event),
@@ -215,6 +219,13 @@ impl<'a> Run<'a> {
                 }
             }
         }
+    }
+
+    /// Begins the next step of each node that something was heard of, without a look at all others: agents wait for it.
+    fn go_on(&mut self) -> Vec<LocalBoxFuture<'a, Ended>> {
+        self.snapshot.now = Timestamp::now();
+        let steps = go_on(&self.snapshot, &std::mem::take(&mut self.heard));
+        steps.into_iter().map(|step| self.start(step)).collect()
     }
 
     fn show(&mut self, decision: &Decision) {
@@ -255,6 +266,7 @@ impl<'a> Run<'a> {
     fn take_node(&mut self, node: &Node) {
         let Some(node) = NodeView::new(node) else { return };
         let now = Timestamp::now();
+        self.heard.insert(node.name.clone());
         match self.snapshot.members.get_mut(&node.name) {
             // The watch may be behind what our own writes gave back.
             Some(member) if is_older(&node, &member.node) => {}
@@ -310,6 +322,7 @@ impl<'a> Run<'a> {
     fn take_in(&mut self, ended: Ended) -> Result<(), Error> {
         let Ended { action, started, result } = ended;
         self.snapshot.busy.remove(&action);
+        self.heard.extend(action.node().cloned());
         let event = event(&action);
         let found = match result {
             Ok(found) => found,

@@ -15,7 +15,7 @@ use super::{
     Checks,
     assess::Stage,
     assume,
-    decide::{Action, Decision, SAVED, decide},
+    decide::{Action, Decision, SAVED, decide, go_on},
     foresee,
     policy::{Limits, Policy},
     reach,
@@ -109,7 +109,14 @@ fn says(snapshot: &mut Snapshot, name: &str, phase: Phase, reason: AgentReason) 
 }
 
 fn actions(snapshot: &Snapshot) -> Vec<String> {
-    decide(snapshot).actions.iter().map(ToString::to_string).collect()
+    let actions = decide(snapshot).actions;
+    // A node that goes on by itself does what it does among all others.
+    let own = |action: &&Action| matches!(action, Action::Step(..) | Action::Fence(_));
+    assert_eq!(
+        go_on(snapshot, snapshot.members.keys()),
+        actions.iter().filter(own).cloned().collect::<Vec<_>>()
+    );
+    actions.iter().map(ToString::to_string).collect()
 }
 
 fn reason(decision: &Decision, name: &str) -> Reason {

@@ -5,13 +5,13 @@ use std::{
     rc::Rc,
 };
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use common::metadata::NodeName;
 use infrop::{
     desired::Amount,
     rollout::{
         assess::{self, Verb},
-        decide::{Action, Decision, decide},
+        decide::{Action, Decision, decide, go_on},
         reason::Reason,
         snapshot::{self, EtcdSeen, Member, Snapshot},
     },
@@ -65,7 +65,11 @@ impl Decider {
     }
 
     fn decide_anew(&mut self, facts: &Facts, process: &Process) -> anyhow::Result<Decided> {
-        let mut decision = decide(&self.snapshot(facts, process, |_, node| node)?);
+        let snapshot = self.snapshot(facts, process, |_, node| node)?;
+        let mut decision = decide(&snapshot);
+        // infrop also goes on with nodes one by one.
+        let own = |action: &&Action| matches!(action, Action::Step(..) | Action::Fence(_));
+        ensure!(go_on(&snapshot, snapshot.members.keys()).iter().eq(decision.actions.iter().filter(own)));
         let is_done = |facts: &Facts, id, node| Node {
             ready: true,
             observed: true,
