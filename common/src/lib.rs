@@ -7,6 +7,7 @@
 
 pub mod annotations;
 pub mod disruption;
+pub mod images;
 pub mod metadata;
 pub mod plan;
 pub mod skew;

@@ -36,27 +36,35 @@ pub struct Cluster<'a> {
 impl<'a> Cluster<'a> {
     /// Installs a version's packages and images on all hosts and initializes the first one.
     pub async fn init(lab: &'a TestLab, version: &KubernetesVersion) -> anyhow::Result<Self> {
-        let cluster = Self::prepare(lab, version).await?;
+        let cluster = Self::prepare(lab, version, &[]).await?;
         cluster.initialize(version, None).await?;
         Ok(cluster)
     }
 
-    /// Puts a version's packages and images on all hosts at the same time.
-    pub async fn prepare(lab: &'a TestLab, version: &KubernetesVersion) -> anyhow::Result<Self> {
+    /// Puts a version's packages and images on all hosts at the same time; on `workers` without the images of a control
+    /// plane.
+    pub async fn prepare(
+        lab: &'a TestLab,
+        version: &KubernetesVersion,
+        workers: &[&str],
+    ) -> anyhow::Result<Self> {
         let hosts: Vec<String> =
             lab.lab().definition()?.hosts.iter().map(|host| host.name.to_string()).collect();
         let first = hosts.first().context("a cluster needs a host")?.clone();
-        let script = [
-            format!(
-                "mkdir -p /etc/containerd; cat > /etc/containerd/config.toml <<'EOF'\n{CONTAINERD_CONFIG}EOF"
-            ),
-            use_repository(version),
-            install(version, "containerd kubelet kubeadm kubectl"),
-            import_images(version),
-        ];
-        // As a whole before it starts, and with nothing to read: bash would go on with what programs leave of it.
-        let script = format!("{{\n{}\n}} < /dev/null", script.join("\n"));
-        try_join_all(hosts.iter().map(|host| lab.run(host, &script))).await?;
+        let prepare = async |host: &String| {
+            let images = if workers.contains(&host.as_str()) { OF_WORKERS } else { "*" };
+            let script = [
+                format!(
+                    "mkdir -p /etc/containerd; cat > /etc/containerd/config.toml <<'EOF'\n{CONTAINERD_CONFIG}EOF"
+                ),
+                use_repository(version),
+                install(version, "containerd kubelet kubeadm kubectl"),
+                import_images(version, images),
+            ];
+            // As a whole before it starts, and with nothing to read: bash would go on with what programs leave of it.
+            lab.run(host, &format!("{{\n{}\n}} < /dev/null", script.join("\n"))).await
+        };
+        try_join_all(hosts.iter().map(prepare)).await?;
         Ok(Self { lab, first })
     }
 
@@ -253,7 +261,7 @@ impl<'a> Cluster<'a> {
 
     /// Takes the container images of a version from its bundle.
     pub async fn import_images(&self, host: &str, version: &KubernetesVersion) -> anyhow::Result<()> {
-        self.lab.run(host, &import_images(version)).await?;
+        self.lab.run(host, &import_images(version, "*")).await?;
         Ok(())
     }
 
@@ -289,9 +297,14 @@ impl<'a> Cluster<'a> {
     }
 }
 
-/// A script that imports the images of a version's bundle.
-fn import_images(version: &KubernetesVersion) -> String {
-    format!("for image in {BUNDLES}/{version}/images/*.tar; do ctr -n k8s.io images import $image; done")
+/// The images a worker has a use for.
+const OF_WORKERS: &str = "{coredns,kube-proxy,pause}";
+
+/// A script that imports images of a version's bundle.
+fn import_images(version: &KubernetesVersion, which: &str) -> String {
+    format!(
+        "for image in {BUNDLES}/{version}/images/{which}.tar; do ctr -n k8s.io images import $image; done"
+    )
 }
 
 /// A script that makes a version's bundle the source of packages.

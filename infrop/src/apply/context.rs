@@ -11,7 +11,10 @@ use std::{
 };
 
 use anyhow::Context as _;
-use common::metadata::{self, Configuration, Hostname, Metadata, NodeName};
+use common::{
+    images::is_for_control_planes,
+    metadata::{self, Configuration, Hostname, Metadata},
+};
 use serde_json::{Map, Value, json};
 
 use super::snapshot::{Group, Host, Peers, Role, Snapshot};
@@ -137,7 +140,7 @@ impl Context {
         defaults: &HostDefaults,
     ) -> anyhow::Result<Option<Metadata>> {
         let Some(report) = host.seen() else { return Ok(None) };
-        let mut metadata = self.metadata(defaults, &host.compute.name, host.compute.address)?;
+        let mut metadata = self.metadata(defaults, host, group.role)?;
         match (self.carried(), group.role) {
             (None, _) => {}
             (Some(_), Role::Worker) => {
@@ -177,12 +180,8 @@ impl Context {
             configuration.hostname.as_ref().map(|host| carried.keepalived(host.address, interface));
     }
 
-    fn metadata(
-        &self,
-        defaults: &HostDefaults,
-        name: &NodeName,
-        address: IpAddr,
-    ) -> anyhow::Result<Metadata> {
+    fn metadata(&self, defaults: &HostDefaults, host: &Host, role: Role) -> anyhow::Result<Metadata> {
+        let (name, address) = (&host.compute.name, host.compute.address);
         let wanted = &self.infrastructure.software;
         let mut software = defaults.versions.clone();
         software.extend(wanted.versions.clone());
@@ -192,7 +191,7 @@ impl Context {
         let mut repositories = defaults.repositories.clone();
         repositories.retain(|known| wanted.repositories.iter().all(|other| other.name != known.name));
         repositories.extend(wanted.repositories.clone());
-        let mut configuration = overlay(&defaults.configuration, &wanted.configuration)?;
+        let mut configuration = overlay(&of_role(&defaults.configuration, role), &wanted.configuration)?;
         configuration.hostname = Some(Hostname { name: name.clone(), address });
         Ok(Metadata {
             api_version: metadata::ApiVersion::V1Alpha1,
@@ -275,6 +274,15 @@ impl Context {
         documents.extend(component("kubeproxy.config.k8s.io/v1alpha1", "KubeProxyConfiguration", &proxy));
         Ok(documents)
     }
+}
+
+/// The contents that hosts of a role have a use for.
+fn of_role(defaults: &Configuration, role: Role) -> Configuration {
+    let mut configuration = defaults.clone();
+    if let (Some(images), Role::Worker) = (&mut configuration.images, role) {
+        images.retain(|image| !is_for_control_planes(image.name.as_str()));
+    }
+    configuration
 }
 
 /// The contents of both; where both have one, that of the document.

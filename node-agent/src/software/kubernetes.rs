@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
-use common::{KubernetesVersion, software::SoftwareVersion, state::Reason};
+use common::{KubernetesVersion, images::is_for_control_planes, software::SoftwareVersion, state::Reason};
 use futures::future::BoxFuture;
 use program::Program;
 use serde::Deserialize;
@@ -159,7 +159,11 @@ async fn provide_images(task: &Task<'_>, version: &KubernetesVersion) -> Result<
             Failure::new(Reason::ImageFailed, format!("{bundle}/bundle.json cannot be read: {error}"))
         })?;
         let present = images::list(task.host).await?;
-        for image in bundled.images.iter().filter(|image| !present.contains(&image.name)) {
+        let needed = bundled.images.iter().filter(|image| {
+            !present.contains(&image.name)
+                && (task.facts.control_plane || !is_for_control_planes(&image.name))
+        });
+        for image in needed {
             let sha256 = bundled.files.get(&image.file).map(|file| file.sha256.as_str()).unwrap_or_default();
             images::import(task.host, &Path::new(&bundle).join(&image.file), sha256).await?;
         }
@@ -297,7 +301,8 @@ mod tests {
         bench.contents.bundle = Some("/b/{kubernetes}".parse().unwrap());
         let hash = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
         let manifest = format!(
-            r#"{{"images":[{{"name":"pause","file":"images/p.tar"}}],"files":{{"images/p.tar":{{"sha256":"{hash}"}}}}}}"#
+            r#"{{"images":[{{"name":"pause","file":"images/p.tar"}},{{"name":"etcd:3.7.0-0","file":"images/e.tar"}}],
+                "files":{{"images/p.tar":{{"sha256":"{hash}"}},"images/e.tar":{{"sha256":"{hash}"}}}}}}"#
         );
         bench.fake.write("/b/1.37.1/bundle.json", &manifest);
         bench.fake.write("/b/1.37.1/images/p.tar", "");
@@ -310,6 +315,12 @@ mod tests {
                 "kubeadm upgrade node"
             ]
         );
+        // Only control planes run etcd.
+        bench.facts.control_plane = true;
+        bench.fake.write("/b/1.37.1/images/e.tar", "");
+        bench.ensure(&Kubernetes, &"1.37.1".parse().unwrap()).await.unwrap();
+        let etcd = "ctr --namespace k8s.io images import /b/1.37.1/images/e.tar";
+        assert!(bench.fake.commands().iter().any(|command| command == etcd));
         bench.fake.write("/b/1.37.1/images/p.tar", "tampered");
         let error = bench.ensure(&Kubernetes, &"1.37.1".parse().unwrap()).await.unwrap_err();
         assert_eq!(error.reason, Reason::ImageFailed);

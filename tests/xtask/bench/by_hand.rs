@@ -27,14 +27,14 @@ pub(super) async fn bring_up(infrop: &Path) -> anyhow::Result<[Duration; STEPS.l
         let boot = clock.lap();
         let [_, bundle] = bundles::pinned()?;
         let version = &bundle.manifest().kubernetes;
-        let cluster = Cluster::prepare(lab, version).await?;
+        let [_, workers @ ..] = HOSTS;
+        let cluster = Cluster::prepare(lab, version, &workers).await?;
         let packages = clock.lap();
         let token = format!("{}.{}", infrop::random::hex(3)?, infrop::random::hex(8)?);
         let hash = cluster.initialize(version, Some(&token)).await?;
         let init = clock.lap();
         cluster.apply(&infrastructure::network()?).await?;
         let network = clock.lap();
-        let [_, workers @ ..] = HOSTS;
         try_join_all(workers.iter().map(|host| cluster.join_worker(host, &token, &hash))).await?;
         let join = clock.lap();
         // It watches; a Node is there when `kubeadm join` ends.

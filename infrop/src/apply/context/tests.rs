@@ -118,6 +118,21 @@ async fn control_planes_carry_the_endpoint_and_workers_have_nothing_of_it() {
     assert!(given.configuration.haproxy_config.is_none() && given.configuration.keepalived_config.is_none());
 }
 
+#[test]
+fn a_worker_is_spared_the_images_of_control_planes() {
+    let image = |name: &str| metadata::ImageArchive {
+        name: name.parse().unwrap(),
+        file: "/images/x.tar".into(),
+        sha256: "0".repeat(64).parse().unwrap(),
+    };
+    let all = Configuration {
+        images: Some(vec![image("example.com/etcd:3.7.0-0"), image("example.com/kube-proxy:v1.37.1")]),
+        ..Configuration::default()
+    };
+    assert_eq!(of_role(&all, Role::ControlPlane), all);
+    assert_eq!(of_role(&all, Role::Worker).images.unwrap(), [image("example.com/kube-proxy:v1.37.1")]);
+}
+
 #[tokio::test]
 async fn without_its_address_on_an_interface_a_host_cannot_carry_it() {
     let context = context(DOCUMENT).await;
