@@ -142,17 +142,44 @@ pub async fn deliver(remote: &Remote, delivery: &Delivery, joined: bool) -> Resu
 
 /// Waits a while on the host until its agent has marked the plan as reached; true if it has.
 pub async fn wait(remote: &Remote, plan: &PlanId) -> Result<bool, Error> {
-    let script = format!(
-        "for _ in $(seq 25); do\n  \
-         if grep --quiet --fixed-strings '{plan}' {MARK} 2> /dev/null; then echo reached; exit 0; fi\n  \
-         sleep 0.2\ndone"
-    );
+    let script = wait_for(plan, MARK);
     Ok(remote.run("wait for its agent", READ_LIMIT, &script).await?.trim() == "reached")
+}
+
+/// A script that looks for a plan in a file, some seconds long. It starts no program to do so: many hosts that do it
+/// take the time of those that work.
+fn wait_for(plan: &PlanId, file: &str) -> String {
+    format!(
+        "exec {{never}}<> <(:)\nfor _ in {{1..25}}; do\n  mark=\n  \
+         {{ read -r -d '' mark < {file}; }} 2> /dev/null || true\n  \
+         if [[ $mark == *'\"{plan}\"'* ]]; then echo reached; exit 0; fi\n  \
+         read -r -t 0.2 -u \"$never\" || true\ndone"
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_plan_is_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("mark");
+        let plan = Plan::new([("kubelet".parse().unwrap(), "1.37.1".parse().unwrap())].into()).id();
+        let script = wait_for(&plan, file.to_str().unwrap());
+        let wait = || {
+            let mut bash = std::process::Command::new("bash");
+            bash.args(["-euo", "pipefail", "-c", &script]).stdout(std::process::Stdio::piped());
+            bash.spawn().unwrap()
+        };
+        let waits = wait();
+        std::thread::sleep(Duration::from_millis(300));
+        std::fs::write(&file, format!("{{\"plan\":\"{plan}\"}}")).unwrap();
+        assert_eq!(waits.wait_with_output().unwrap().stdout, b"reached\n");
+        std::fs::write(&file, "{\"plan\":\"other\"}").unwrap();
+        let output = wait().wait_with_output().unwrap();
+        assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
+    }
 
     #[test]
     fn images_are_imported_by_name_file_and_hash() {

@@ -20,7 +20,7 @@ pub use self::{
     error::Error,
     job::{JobManifest, run_job},
     manifests::{Manifests, Object},
-    nodes::{NodeView, WAITING, annotate, list, register, wait_until_ready},
+    nodes::{NodeView, WAITING, WATCH_SECONDS, annotate, list, register, wait_until_ready},
     removal::{REMOVING, delete_node, mark_removing},
     token::{CertificateKey, Token},
 };

@@ -3,11 +3,13 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use common::metadata::NodeName;
+use futures::StreamExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use kube::{
     Api, ResourceExt,
     api::{ListParams, Patch, PatchParams},
+    runtime::{WatchStreamExt as _, watcher},
 };
 use serde_json::Value;
 
@@ -19,8 +21,8 @@ const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
 /// The taint of a Node that waits for its turn in a rollout.
 pub const WAITING: &str = "infrop.caos.ch/waits-for-rollout";
 
-/// Between two looks at a Node that is not Ready yet.
-const READY_INTERVAL: Duration = Duration::from_millis(500);
+/// A watch is begun anew so often, in seconds: one that hangs on a dead control plane is not noticed otherwise.
+pub const WATCH_SECONDS: u32 = 20;
 
 /// A Node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,29 +119,33 @@ pub async fn wait_until_ready(
     limit: Duration,
     note: &dyn Fn(String),
 ) -> Result<(), String> {
-    let api = Api::<Node>::all(client.clone());
+    let only_this =
+        watcher::Config::default().fields(&format!("metadata.name={name}")).timeout(WATCH_SECONDS);
+    let mut events = watcher(Api::<Node>::all(client.clone()), only_this).default_backoff().boxed();
     let deadline = tokio::time::Instant::now() + limit;
-    loop {
-        let why = match api.get_opt(name.as_str()).await {
-            Ok(node) => match node.as_ref().and_then(NodeView::new) {
-                Some(node) if node.boot_id == boot_id => match node.ready {
-                    Ok(()) => return Ok(()),
-                    Err(why) => why,
-                },
-                Some(_) => "its kubelet has not reported since the restart".to_owned(),
-                None => "its kubelet has not registered a Node; `journalctl -u kubelet` there may say why"
-                    .to_owned(),
-            },
-            // The API server itself may be on this host, and refuses everyone for a moment when it starts.
-            Err(kube::Error::Api(status)) => format!("the API refuses to say: {}", status.message),
-            Err(error) => format!("the API does not answer: {error}"),
+    let mut why =
+        "its kubelet has not registered a Node; `journalctl -u kubelet` there may say why".to_owned();
+    while let Ok(Some(event)) = tokio::time::timeout_at(deadline, events.next()).await {
+        let seen = match event {
+            Ok(watcher::Event::Apply(node) | watcher::Event::InitApply(node)) => NodeView::new(&node),
+            Ok(_) => continue,
+            // The API server itself may be on this host, and refuses everyone for a moment when it starts. The stream
+            // goes on by itself.
+            Err(error) => {
+                note(format!("the API does not answer: {:#}", anyhow::Error::from(error)));
+                continue;
+            }
         };
-        if tokio::time::Instant::now() > deadline {
-            return Err(why);
-        }
-        note(why);
-        tokio::time::sleep(READY_INTERVAL).await;
+        why = match seen {
+            Some(node) if node.boot_id == boot_id => match node.ready {
+                Ok(()) => return Ok(()),
+                Err(why) => why,
+            },
+            _ => "its kubelet has not reported since the restart".to_owned(),
+        };
+        note(why.clone());
     }
+    Err(why)
 }
 
 /// Writes an annotation on a Node, or removes it.
