@@ -120,6 +120,8 @@ async fn with_infrop(programs: &Programs, at_once: u16) -> anyhow::Result<Took> 
             let ended = infrastructure.run_on_cluster(&words).await?;
             let all = started.elapsed();
             ensure!(ended.code == 0, "{ended:?}");
+            // Where the time of each node went, for whoever wonders.
+            eprintln!("{}", ended.stdout);
             let report: Report = serde_json::from_str(&ended.stdout).context("not a report")?;
             ensure!(report.nodes.len() == HOSTS.len(), "{report:?}");
             let workers = || report.nodes.iter().filter(|(name, _)| name.starts_with("w-")).map(|(_, node)| node);
