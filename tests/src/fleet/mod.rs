@@ -191,8 +191,18 @@ impl Fleet {
             }))
         })
         .await?;
-        let reactions = self.reactions().len();
-        ensure!(reactions == self.posts.len(), "{reactions} reactions to {} agents", self.posts.len());
+        // On a busy machine infrop's writes may be seen before the agent has the answer to its own. How long that took nobody
+        // knows, so it is no reaction of no time: it is left out, and said.
+        let waits = |post: &&Arc<Post>| post.told.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        let (reactions, overtaken) = (self.reactions().len(), self.posts.values().filter(waits).count());
+        if overtaken > 0 {
+            eprintln!("{overtaken} reactions came before an agent's own answer and are not counted");
+        }
+        ensure!(
+            reactions + overtaken == self.posts.len(),
+            "{reactions} reactions to {} agents",
+            self.posts.len()
+        );
         Ok(())
     }
 
