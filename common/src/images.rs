@@ -3,7 +3,7 @@
 /// What kubeadm runs on control planes alone, by the names of its images.
 const OF_CONTROL_PLANES: [&str; 4] = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"];
 
-/// Whether a worker has no use for an image: importing it there would be most of the work of a worker's bring-up.
+/// Whether a worker has no use for an image. There are four of these beside three that it runs.
 pub fn is_for_control_planes(image: &str) -> bool {
     let name = image.rsplit('/').next().unwrap_or_default();
     let name = name.split([':', '@']).next().unwrap_or_default();

@@ -27,12 +27,12 @@ pub struct State {
 
 impl State {
     /// Of an agent that begins and has not looked around yet.
-    pub fn starting(agent_version: &str) -> Self {
+    pub fn starting(agent_version: &str, now: Timestamp) -> Self {
         Self {
             phase: Phase::Waiting,
             reason: Reason::NoPlan,
             message: "starting".to_owned(),
-            since: Timestamp::now(),
+            since: now,
             attempt: 0,
             boot_id: String::new(),
             agent_version: agent_version.to_owned(),

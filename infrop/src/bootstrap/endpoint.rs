@@ -150,7 +150,13 @@ mod tests {
         let carried = Carried::of(&endpoint("2001:db8::a", 443, false)).unwrap();
         let text = carried.haproxy(&["2001:db8::1".parse().unwrap()].into());
         assert!(text.contains("\n    bind :::443\n"), "{text}");
-        assert!(text.contains("    server 2001-db8--1 [2001:db8::1]:6443 agent-port 6445\n"), "{text}");
+        assert!(
+            text.ends_with(
+                "    server 2001-db8--1 [2001:db8::1]:6443 agent-port 6445\n    \
+                     server 2001-db8--1-unready [2001:db8::1]:6443 backup no-check no-agent-check\n"
+            ),
+            "{text}"
+        );
     }
 
     #[test]

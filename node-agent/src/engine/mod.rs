@@ -107,7 +107,7 @@ impl Engine {
             looked_for: None,
             cluster: None,
             refused: None,
-            state: State::starting(env!("CARGO_PKG_VERSION")),
+            state: State::starting(env!("CARGO_PKG_VERSION"), Timestamp::now()),
             inhibitor: None,
             returning: JoinSet::new(),
         }

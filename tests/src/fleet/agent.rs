@@ -104,8 +104,10 @@ impl Agent {
             host.software
                 .push((one.name().parse()?, Observed::now(version.map(|(_, version)| version.clone()))));
         }
-        let state =
-            State { boot_id: host.facts.boot.to_string(), ..State::starting(env!("CARGO_PKG_VERSION")) };
+        let state = State {
+            boot_id: host.facts.boot.to_string(),
+            ..State::starting(env!("CARGO_PKG_VERSION"), Timestamp::now())
+        };
         let (view, name) = (post.view.subscribe(), name.to_owned());
         Ok(Self { name, post, view, line, host, journal: Journal::default(), state, work })
     }
