@@ -2,8 +2,10 @@
 
 use std::{
     fs,
+    os::unix::process::CommandExt,
     panic::AssertUnwindSafe,
     path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
     time::Duration,
 };
 
@@ -177,30 +179,49 @@ pub(crate) async fn keep_logs(lab: &Lab, name: &str) -> anyhow::Result<PathBuf> 
     Ok(target)
 }
 
-/// A directory for labs that nothing ties to the test: it ends them also if the test is given up in the middle.
+/// Waits until whoever holds its stdin is gone, then ends what runs on labs of a directory, the labs, and the directory.
+const CLEAR: &str = "\
+cat > /dev/null
+pkill -KILL -f -- \"--file $1/\"
+for lab in $(\"$2\" lab list --lab-dir \"$1\" | awk 'NR > 1 { print $1 }'); do
+    \"$2\" lab destroy \"$lab\" --lab-dir \"$1\" || { echo \"the lab $lab in $1 is left\" >&2; exit 1; }
+done
+rm -rf \"$1\"
+";
+
+/// A directory for labs that nothing ties to the test: they end with this, or with this process, however it ends.
 #[derive(Debug)]
-pub struct Clearing(tempfile::TempDir);
+pub struct Clearing {
+    directory: PathBuf,
+    clearer: Child,
+}
 
 impl Clearing {
     /// With no labs yet.
     pub fn new() -> anyhow::Result<Self> {
-        Ok(Self(tempfile::tempdir()?))
+        let directory = tempfile::tempdir()?.keep();
+        let clearer = Command::new("sh")
+            .args(["-c", CLEAR, "sh"])
+            .args([&directory, infrop_path()?])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            // A ctrl-C in the terminal of the test is not for who clears up after it.
+            .process_group(0)
+            .spawn()?;
+        Ok(Self { directory, clearer })
     }
 
     /// Where the labs are.
     pub fn path(&self) -> &Path {
-        self.0.path()
+        &self.directory
     }
 }
 
 impl Drop for Clearing {
     fn drop(&mut self) {
-        for name in Store::new(self.0.path()).list().unwrap_or_default() {
-            let mut destroy = std::process::Command::new(infrop_path().unwrap_or(Path::new("infrop")));
-            destroy.args(["lab", "destroy", name.as_str(), "--lab-dir"]).arg(self.0.path());
-            if !destroy.status().is_ok_and(|status| status.success()) {
-                eprintln!("the lab {name} in {} is left", self.0.path().display());
-            }
+        drop(self.clearer.stdin.take());
+        if let Err(error) = self.clearer.wait() {
+            eprintln!("whoever clears {} is lost: {error}", self.directory.display());
         }
     }
 }

@@ -25,6 +25,9 @@ fn main() -> ExitCode {
     if std::env::args().any(|word| word == ends::HOLD) {
         return ends::hold();
     }
+    if std::env::args().any(|word| word == ends::HOLD_OUTLIVING) {
+        return ends::hold_outliving();
+    }
     suite([
         Case::new(Tier::T4, "hosts_reboot_and_lose_power_like_machines", LIMIT, like_machines),
         Case::new(Tier::T4, "labs_stay_apart_and_out_of_the_computers_network", LIMIT, labs_stay_apart),
@@ -37,6 +40,12 @@ fn main() -> ExitCode {
         Case::new(Tier::T4, "what_is_offered_appears_on_running_hosts", LIMIT, growth::offers_appear),
         Case::new(Tier::T4, "a_lab_outlives_the_command_that_made_it", LIMIT, ends::outlives_the_command),
         Case::new(Tier::T4, "nothing_is_left_of_a_killed_run", LIMIT, ends::nothing_is_left),
+        Case::new(
+            Tier::T4,
+            "labs_that_outlive_commands_end_with_the_test",
+            LIMIT,
+            ends::cleared_after_a_kill,
+        ),
         Case::new(Tier::T4, "a_create_that_is_killed_leaves_nothing", LIMIT, ends::killed_create),
         Case::new(Tier::T4, "the_network_can_be_cut_and_healed", LIMIT, network::cut_and_heal),
         Case::new(Tier::T4, "the_network_can_be_slow_and_lossy", LIMIT, network::slow_and_lossy),

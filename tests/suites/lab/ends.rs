@@ -26,6 +26,9 @@ use super::LIMIT;
 /// With this argument the suite only holds a lab, for the case that kills it.
 pub(super) const HOLD: &str = "--hold-lab";
 
+/// The same with a lab that would outlive it.
+pub(super) const HOLD_OUTLIVING: &str = "--hold-outliving-lab";
+
 pub(super) async fn outlives_the_command() -> anyhow::Result<()> {
     let directory = Clearing::new()?;
     let lab = |words: &[&str]| {
@@ -173,6 +176,22 @@ pub(super) async fn nothing_is_left() -> anyhow::Result<()> {
     .await
 }
 
+pub(super) async fn cleared_after_a_kill() -> anyhow::Result<()> {
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        let mut holder = Holder::start(HOLD_OUTLIVING)?;
+        let root = PathBuf::from(holder.line().await?);
+        let traces = Traces::of(&root).await?;
+        holder.signal(signal)?;
+        let directory = root.parent().context("labs are in a directory")?;
+        wait_for(Duration::from_secs(20), "the labs of an ended test are gone", async || {
+            Ok(!directory.exists())
+        })
+        .await?;
+        traces.assert_gone().await?;
+    }
+    Ok(())
+}
+
 pub(super) async fn killed_create() -> anyhow::Result<()> {
     let directory = Clearing::new()?;
     let root = directory.path().join("demo");
@@ -201,13 +220,27 @@ pub(super) async fn killed_create() -> anyhow::Result<()> {
 
 /// Holds a lab until this process is killed.
 pub(super) fn hold() -> ExitCode {
-    let held = || -> anyhow::Result<()> {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        runtime.block_on(TestLab::with("held", &["a"], async |lab: &TestLab| {
-            println!("{}", lab.lab().directory().display());
-            std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
-            anyhow::Ok(())
-        }))
-    };
-    if held().is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    run(TestLab::with("held", &["a"], async |lab: &TestLab| {
+        println!("{}", lab.lab().directory().display());
+        std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
+        anyhow::Ok(())
+    }))
+}
+
+/// Holds a lab that somebody else has to end.
+pub(super) fn hold_outliving() -> ExitCode {
+    run(async {
+        let labs = Clearing::new()?;
+        let create = infrop()?.args(["lab", "create", "held", "--hosts", "a", "--lab-dir"]).arg(labs.path());
+        create.run().await?;
+        println!("{}", labs.path().join("held").display());
+        std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
+        Ok(())
+    })
+}
+
+fn run(held: impl Future<Output = anyhow::Result<()>>) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let held = runtime.is_ok_and(|runtime| runtime.block_on(held).is_ok());
+    if held { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
