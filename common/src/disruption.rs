@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::software::SoftwareName;
+use crate::catalogue;
 
 /// What a change does to the pods of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -21,14 +21,8 @@ pub enum Disruption {
 
 impl Disruption {
     /// Of a software, unless a site knows better. What nobody knows is expected to disturb pods.
-    pub fn of(software: &SoftwareName) -> Self {
-        match software.as_str() {
-            "haproxy-config" | "hostname" | "images" | "kernel-modules" | "keepalived-config" | "kubeadm"
-            | "kubectl" | "swap" | "sysctl" => Self::None,
-            "containerd-config" | "haproxy" | "keepalived" | "kubelet-drop-ins" => Self::Restart,
-            "kernel" | "reboot" => Self::Reboot,
-            _ => Self::Drain,
-        }
+    pub fn of(software: &str) -> Self {
+        catalogue::find(software).map_or(Self::Drain, |entry| entry.disruption)
     }
 
     /// Whether pods have to be elsewhere meanwhile.

@@ -6,6 +6,7 @@
 //! ```
 
 pub mod annotations;
+pub mod catalogue;
 pub mod disruption;
 pub mod images;
 pub mod metadata;

@@ -3,6 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use common::{
+    disruption::Disruption,
     plan::{Plan, PlanId},
     software::{SoftwareName, SoftwareVersion},
     state::State,
@@ -44,7 +45,7 @@ pub struct SoftwareStatus {
     /// What would happen to it.
     pub change: Change,
     /// What its change does to pods.
-    pub disruption: software::Disruption,
+    pub disruption: Disruption,
 }
 
 /// What has to be done to a software.

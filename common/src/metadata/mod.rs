@@ -141,41 +141,37 @@ pub enum Key {
     KeyFile(Template),
 }
 
-/// Contents, each a software whose version is the content's hash.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Configuration {
-    /// `/etc/containerd/config.toml`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub containerd_config: Option<String>,
-    /// `/etc/haproxy/haproxy.cfg`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub haproxy_config: Option<String>,
-    /// The host's name and its line in `/etc/hosts`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hostname: Option<Hostname>,
-    /// Container images, imported ahead of use.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub images: Option<Vec<ImageArchive>>,
-    /// `/etc/keepalived/keepalived.conf`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub keepalived_config: Option<String>,
-    /// Kernel modules that are loaded, now and at every boot.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kernel_modules: Option<BTreeSet<KernelModule>>,
-    /// Drop-ins of the kubelet's unit by file name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(extend("propertyNames" = { "format": "drop-in-name" })))]
-    pub kubelet_drop_ins: Option<BTreeMap<DropInName, String>>,
-    /// Whether the host may swap.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub swap: Option<Swap>,
-    /// Kernel settings by name.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(extend("propertyNames" = { "format": "sysctl-key" })))]
-    pub sysctl: Option<BTreeMap<SysctlKey, SysctlValue>>,
+/// Makes a field of each software that is a content.
+macro_rules! configuration {
+    ({ $($fields:tt)* } $(#[$attribute:meta])* $name:ident: $disruption:ident, Content($content:ty); $($more:tt)*) => {
+        configuration! {
+            {
+                $($fields)*
+                $(#[$attribute])*
+                #[serde(default, skip_serializing_if = "Option::is_none")]
+                pub $name: Option<$content>,
+            }
+            $($more)*
+        }
+    };
+    ({ $($fields:tt)* } $(#[$attribute:meta])* $name:ident: $disruption:ident, $source:ident; $($more:tt)*) => {
+        configuration! { { $($fields)* } $($more)* }
+    };
+    ({ $($fields:tt)* }) => {
+        /// Contents, each a software whose version is the content's hash.
+        #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+        #[serde(deny_unknown_fields, rename_all = "kebab-case")]
+        pub struct Configuration {
+            $($fields)*
+        }
+    };
+    ($($lines:tt)*) => {
+        configuration! { {} $($lines)* }
+    };
 }
+
+crate::for_every_software!(configuration);
 
 /// The host's name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -239,7 +235,10 @@ impl Metadata {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::KubernetesVersion;
+    use crate::{
+        KubernetesVersion,
+        catalogue::{self, Source},
+    };
 
     const SAMPLE: &str = "\
 apiVersion: infrop.caos.ch/v1alpha1
@@ -327,23 +326,14 @@ configuration:
             software,
             repositories,
             bundle: Some(_),
-            configuration:
-                Configuration {
-                    containerd_config: Some(_),
-                    haproxy_config: Some(_),
-                    hostname: Some(_),
-                    images: Some(_),
-                    keepalived_config: Some(_),
-                    kernel_modules: Some(_),
-                    kubelet_drop_ins: Some(_),
-                    swap: Some(_),
-                    sysctl: Some(_),
-                },
+            configuration,
         } = metadata
         else {
             panic!("a field is missing")
         };
         assert!(!software.is_empty());
+        let contents = configuration.versions().unwrap().into_keys().map(String::from).collect();
+        assert_eq!(catalogue::names_of(Source::Content), contents);
         assert!(repositories.iter().any(|one| matches!(one.key, Key::Key(_)) && !one.components.is_empty()));
         assert!(repositories.iter().any(|one| matches!(one.key, Key::KeyFile(_))));
     }

@@ -108,7 +108,7 @@ fn import(images: &[ImageArchive]) -> String {
         image() {\n\
             if ! printf '%s\\n' \"$present\" | grep --quiet --line-regexp --fixed-strings \"$1\"; then\n\
                 echo \"$3  $2\" | sha256sum --check --quiet\n\
-                ctr --namespace k8s.io images import \"$2\"\n\
+                ctr --namespace k8s.io images import --local \"$2\"\n\
             fi\n\
         }\n"
     .to_owned();

@@ -45,7 +45,7 @@ pub struct Limits {
 impl Policy {
     /// What changing a software does to pods.
     pub fn disruption(&self, software: &SoftwareName) -> Disruption {
-        self.disruption.get(software).copied().unwrap_or_else(|| Disruption::of(software))
+        self.disruption.get(software).copied().unwrap_or_else(|| Disruption::of(software.as_str()))
     }
 
     /// When the next node may be begun, if not now; `None` in it if never.

@@ -1,9 +1,9 @@
 //! Software that is one configuration file of a service.
 
-use common::{metadata::Configuration, software::SoftwareVersion};
+use common::{disruption::Disruption, metadata::Configuration, software::SoftwareVersion};
 use futures::future::BoxFuture;
 
-use super::{Disruption, Look, Observed, Software, Task, version_of_content};
+use super::{Look, Observed, Software, Task, version_of_content};
 use crate::failure::Failure;
 
 /// A file whose whole text is the content.
@@ -13,22 +13,12 @@ pub(crate) struct ConfigFile {
     pub(crate) path: &'static str,
     pub(crate) mode: u32,
     pub(crate) unit: &'static str,
-    /// Whether the service reads the file again when told, without a restart.
-    pub(crate) reloads: bool,
     pub(crate) content: fn(&Configuration) -> Option<&String>,
 }
 
 impl Software for ConfigFile {
     fn name(&self) -> &'static str {
         self.name
-    }
-
-    fn disruption(&self) -> Disruption {
-        if self.reloads { Disruption::None } else { Disruption::Restart }
-    }
-
-    fn has_contents(&self) -> bool {
-        true
     }
 
     fn observe(&self, look: &Look<'_>) -> Result<Observed, Failure> {
@@ -47,7 +37,9 @@ impl Software for ConfigFile {
             let text = task.content(self, version, |one| (self.content)(one).cloned())?;
             task.mark_unread(self)?;
             task.host.write(self.path, &text, self.mode)?;
-            task.refresh(self.unit, self.reloads).await?;
+            // A change that disturbs nothing is one that the service reads when told, without a restart.
+            let reloads = self.disruption() == Disruption::None;
+            task.refresh(self.unit, reloads).await?;
             task.mark_read(self)
         })
     }

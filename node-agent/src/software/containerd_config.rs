@@ -7,6 +7,5 @@ pub(super) const SOFTWARE: ConfigFile = ConfigFile {
     path: "/etc/containerd/config.toml",
     mode: 0o644,
     unit: "containerd.service",
-    reloads: false,
     content: |configuration| configuration.containerd_config.as_ref(),
 };

@@ -1,14 +1,6 @@
 //! haproxy, which spreads API calls over control planes.
 
-use super::{
-    Disruption,
-    package::{Package, Scheme},
-};
+use super::package::{Package, Scheme};
 
-pub(super) const SOFTWARE: Package = Package {
-    name: "haproxy",
-    apt_name: "haproxy",
-    scheme: Scheme::Exact,
-    disruption: Disruption::Restart,
-    unit: Some("haproxy.service"),
-};
+pub(super) const SOFTWARE: Package =
+    Package { name: "haproxy", apt_name: "haproxy", scheme: Scheme::Exact, unit: Some("haproxy.service") };

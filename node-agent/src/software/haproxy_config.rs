@@ -7,6 +7,5 @@ pub(super) const SOFTWARE: ConfigFile = ConfigFile {
     path: "/etc/haproxy/haproxy.cfg",
     mode: 0o644,
     unit: "haproxy.service",
-    reloads: true,
     content: |configuration| configuration.haproxy_config.as_ref(),
 };

@@ -4,7 +4,7 @@ use common::{metadata, software::SoftwareVersion, state::Reason};
 use futures::future::BoxFuture;
 use program::Program;
 
-use super::{Disruption, Look, Observed, Software, Task, version_of_content};
+use super::{Look, Observed, Software, Task, version_of_content};
 use crate::failure::Failure;
 
 /// Ends our line, so that it is found again; the others are the administrator's.
@@ -18,14 +18,6 @@ pub(super) struct Hostname;
 impl Software for Hostname {
     fn name(&self) -> &'static str {
         "hostname"
-    }
-
-    fn disruption(&self) -> Disruption {
-        Disruption::None
-    }
-
-    fn has_contents(&self) -> bool {
-        true
     }
 
     fn observe(&self, look: &Look<'_>) -> Result<Observed, Failure> {

@@ -1,14 +1,10 @@
 //! keepalived, which carries the API's address from control plane to control plane.
 
-use super::{
-    Disruption,
-    package::{Package, Scheme},
-};
+use super::package::{Package, Scheme};
 
 pub(super) const SOFTWARE: Package = Package {
     name: "keepalived",
     apt_name: "keepalived",
     scheme: Scheme::Exact,
-    disruption: Disruption::Restart,
     unit: Some("keepalived.service"),
 };

@@ -7,6 +7,5 @@ pub(super) const SOFTWARE: ConfigFile = ConfigFile {
     path: "/etc/keepalived/keepalived.conf",
     mode: 0o600,
     unit: "keepalived.service",
-    reloads: true,
     content: |configuration| configuration.keepalived_config.as_ref(),
 };

@@ -3,7 +3,7 @@
 use common::software::SoftwareVersion;
 use futures::future::BoxFuture;
 
-use super::{Disruption, Look, Observed, Software, Task};
+use super::{Look, Observed, Software, Task};
 use crate::{
     apt::{self, Wanted},
     failure::Failure,
@@ -26,10 +26,6 @@ fn running(text: &str) -> Option<SoftwareVersion> {
 impl Software for Kernel {
     fn name(&self) -> &'static str {
         "kernel"
-    }
-
-    fn disruption(&self) -> Disruption {
-        Disruption::Reboot
     }
 
     fn observe(&self, look: &Look<'_>) -> Result<Observed, Failure> {

@@ -6,7 +6,7 @@ use common::{metadata::KernelModule, software::SoftwareVersion, state::Reason};
 use futures::future::BoxFuture;
 use program::Program;
 
-use super::{Disruption, Look, Observed, Software, Task, version_of_content};
+use super::{Look, Observed, Software, Task, version_of_content};
 use crate::{failure::Failure, host::Host};
 
 const FILE: &str = "/etc/modules-load.d/90-node-agent.conf";
@@ -24,14 +24,6 @@ fn is_loaded(host: &Host, name: &KernelModule) -> bool {
 impl Software for KernelModules {
     fn name(&self) -> &'static str {
         "kernel-modules"
-    }
-
-    fn disruption(&self) -> Disruption {
-        Disruption::None
-    }
-
-    fn has_contents(&self) -> bool {
-        true
     }
 
     fn observe(&self, look: &Look<'_>) -> Result<Observed, Failure> {

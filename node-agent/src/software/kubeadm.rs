@@ -1,14 +1,6 @@
 //! kubeadm: only a program, run by `kubernetes`.
 
-use super::{
-    Disruption,
-    package::{Package, Scheme},
-};
+use super::package::{Package, Scheme};
 
-pub(super) const SOFTWARE: Package = Package {
-    name: "kubeadm",
-    apt_name: "kubeadm",
-    scheme: Scheme::Upstream,
-    disruption: Disruption::None,
-    unit: None,
-};
+pub(super) const SOFTWARE: Package =
+    Package { name: "kubeadm", apt_name: "kubeadm", scheme: Scheme::Upstream, unit: None };

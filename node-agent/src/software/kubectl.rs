@@ -1,14 +1,6 @@
 //! kubectl, for people on the host.
 
-use super::{
-    Disruption,
-    package::{Package, Scheme},
-};
+use super::package::{Package, Scheme};
 
-pub(super) const SOFTWARE: Package = Package {
-    name: "kubectl",
-    apt_name: "kubectl",
-    scheme: Scheme::Upstream,
-    disruption: Disruption::None,
-    unit: None,
-};
+pub(super) const SOFTWARE: Package =
+    Package { name: "kubectl", apt_name: "kubectl", scheme: Scheme::Upstream, unit: None };

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs, io};
 use common::{metadata::DropInName, software::SoftwareVersion};
 use futures::future::BoxFuture;
 
-use super::{Disruption, Look, Observed, Software, Task, version_of_content};
+use super::{Look, Observed, Software, Task, version_of_content};
 use crate::{failure::Failure, host::Host};
 
 const DIRECTORY: &str = "/etc/systemd/system/kubelet.service.d";
@@ -41,14 +41,6 @@ fn ours(host: &Host) -> Result<BTreeMap<DropInName, String>, Failure> {
 impl Software for KubeletDropIns {
     fn name(&self) -> &'static str {
         "kubelet-drop-ins"
-    }
-
-    fn disruption(&self) -> Disruption {
-        Disruption::Restart
-    }
-
-    fn has_contents(&self) -> bool {
-        true
     }
 
     fn observe(&self, look: &Look<'_>) -> Result<Observed, Failure> {

@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use program::Program;
 use serde::Deserialize;
 
-use super::{Disruption, Look, Observed, Software, Task, images};
+use super::{Look, Observed, Software, Task, images};
 use crate::{failure::Failure, host::Host};
 
 /// Its name in annotations.
@@ -83,10 +83,6 @@ fn of_static_pods(host: &Host) -> Result<Option<SoftwareVersion>, Failure> {
 impl Software for Kubernetes {
     fn name(&self) -> &'static str {
         NAME
-    }
-
-    fn disruption(&self) -> Disruption {
-        Disruption::Drain
     }
 
     fn observe(&self, look: &Look<'_>) -> Result<Observed, Failure> {
@@ -311,7 +307,7 @@ mod tests {
             bench.fake.commands(),
             [
                 "ctr --namespace k8s.io images list --quiet",
-                "ctr --namespace k8s.io images import /b/1.37.1/images/p.tar",
+                "ctr --namespace k8s.io images import --local /b/1.37.1/images/p.tar",
                 "kubeadm upgrade node"
             ]
         );
@@ -319,7 +315,7 @@ mod tests {
         bench.facts.control_plane = true;
         bench.fake.write("/b/1.37.1/images/e.tar", "");
         bench.ensure(&Kubernetes, &"1.37.1".parse().unwrap()).await.unwrap();
-        let etcd = "ctr --namespace k8s.io images import /b/1.37.1/images/e.tar";
+        let etcd = "ctr --namespace k8s.io images import --local /b/1.37.1/images/e.tar";
         assert!(bench.fake.commands().iter().any(|command| command == etcd));
         bench.fake.write("/b/1.37.1/images/p.tar", "tampered");
         let error = bench.ensure(&Kubernetes, &"1.37.1".parse().unwrap()).await.unwrap_err();

@@ -1,7 +1,6 @@
 //! The software under care.
 //!
-//! Adding one is a file here with its `SOFTWARE`, and a line in the list below. One that is delivered as a content
-//! has its field in [`Configuration`], too: the schema of metadata is in `common`, for infrop writes it.
+//! Adding one is a file here with its `SOFTWARE`, and a line in `common::catalogue`.
 
 mod config_file;
 mod package;
@@ -10,6 +9,8 @@ use std::fmt;
 
 use common::{
     KubernetesVersion,
+    catalogue::{self, Source},
+    disruption::Disruption,
     metadata::Configuration,
     plan::Plan,
     software::{SoftwareName, SoftwareVersion},
@@ -27,15 +28,13 @@ use crate::{
     observe::{Facts, ServiceState},
 };
 
-pub use common::disruption::Disruption;
-
 pub(crate) use self::images::list as list_images;
 pub use self::kubernetes::NAME as KUBERNETES;
 pub(crate) use self::kubernetes::api_server_port;
 
-/// Makes a module of each name, and of their `SOFTWARE` the list of all.
-macro_rules! software {
-    ($($module:ident,)*) => {
+/// Makes a module of each software, and of their `SOFTWARE` the list of all.
+macro_rules! modules {
+    ($($(#[$attribute:meta])* $module:ident: $disruption:ident, $source:ident $(($content:ty))?;)*) => {
         $(mod $module;)*
 
         /// All software, in the order in which a plan changes it.
@@ -43,28 +42,7 @@ macro_rules! software {
     };
 }
 
-// What others stand on comes first, and Kubernetes in kubeadm's order: kubeadm, images and `kubeadm upgrade`, then
-// kubelet and kubectl.
-software! {
-    hostname,
-    swap,
-    kernel_modules,
-    sysctl,
-    kernel,
-    containerd_config,
-    containerd,
-    images,
-    keepalived_config,
-    keepalived,
-    haproxy_config,
-    haproxy,
-    kubeadm,
-    kubernetes,
-    kubelet_drop_ins,
-    kubelet,
-    kubectl,
-    reboot,
-}
+common::for_every_software!(modules);
 
 /// A software under care.
 pub trait Software: Sync + fmt::Debug {
@@ -72,11 +50,13 @@ pub trait Software: Sync + fmt::Debug {
     fn name(&self) -> &'static str;
 
     /// What changing it does to the pods of the host.
-    fn disruption(&self) -> Disruption;
+    fn disruption(&self) -> Disruption {
+        Disruption::of(self.name())
+    }
 
     /// Whether its versions are hashes of contents, which must have been delivered.
     fn has_contents(&self) -> bool {
-        false
+        catalogue::find(self.name()).is_some_and(|entry| entry.source == Source::Content)
     }
 
     /// Its service, which must run the installed program.
@@ -154,10 +134,14 @@ impl Task<'_> {
         Sources { repositories: &self.contents.repositories, kubernetes, plan: self.plan.id() }
     }
 
+    /// Whether a service was meant to run before the change.
+    fn runs(&self, unit: &str) -> bool {
+        self.facts.services.get(unit).is_some_and(|service| service.state != ServiceState::Inactive)
+    }
+
     /// Has a service take up what changed, if it is meant to run; one that nobody started stays as it is.
     async fn refresh(&self, unit: &str, reloads: bool) -> Result<(), Failure> {
-        let service = self.facts.services.get(unit).copied().unwrap_or_default();
-        if service.state == ServiceState::Inactive {
+        if !self.runs(unit) {
             return Ok(());
         }
         let verb = if reloads { "reload-or-restart" } else { "restart" };
@@ -310,29 +294,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_unique_and_good() {
-        let mut names: Vec<SoftwareName> = ALL.iter().map(|one| name_of(*one).unwrap()).collect();
-        names.sort();
-        names.dedup();
-        assert_eq!(names.len(), ALL.len());
-    }
-
-    #[test]
-    fn infrop_knows_what_each_does_to_pods() {
-        for software in ALL {
-            assert_eq!(software.disruption(), Disruption::of(&name_of(*software).unwrap()), "{software:?}");
-        }
-    }
-
-    #[test]
-    fn every_content_of_the_metadata_is_a_software() {
-        let text = r#"{"containerd-config":"","haproxy-config":"","hostname":{"name":"a","address":"10.0.0.1"},
-            "images":[],"keepalived-config":"","kernel-modules":[],"kubelet-drop-ins":{},"swap":"off","sysctl":{}}"#;
-        let all: Configuration = serde_json::from_str(text).unwrap();
-        let contents = all.versions().unwrap();
-        let with_contents: Vec<&str> =
-            ALL.iter().filter(|one| one.has_contents()).map(|one| one.name()).collect();
-        assert_eq!(contents.len(), with_contents.len());
-        assert!(with_contents.iter().all(|name| contents.contains_key(&name.parse().unwrap())));
+    fn each_has_the_name_of_its_line() {
+        let names: Vec<&str> = ALL.iter().map(|one| one.name()).collect();
+        let lines: Vec<String> = catalogue::ENTRIES.iter().map(catalogue::Entry::name).collect();
+        assert_eq!(names, lines);
     }
 }

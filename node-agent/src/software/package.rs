@@ -3,7 +3,7 @@
 use common::software::SoftwareVersion;
 use futures::future::BoxFuture;
 
-use super::{Disruption, Look, Observed, Software, Task};
+use super::{Look, Observed, Software, Task};
 use crate::{
     apt::{self, Wanted},
     failure::Failure,
@@ -15,7 +15,6 @@ pub(crate) struct Package {
     pub(crate) name: &'static str,
     pub(crate) apt_name: &'static str,
     pub(crate) scheme: Scheme,
-    pub(crate) disruption: Disruption,
     pub(crate) unit: Option<&'static str>,
 }
 
@@ -31,10 +30,6 @@ pub(crate) enum Scheme {
 impl Software for Package {
     fn name(&self) -> &'static str {
         self.name
-    }
-
-    fn disruption(&self) -> Disruption {
-        self.disruption
     }
 
     fn unit(&self) -> Option<&'static str> {
@@ -77,11 +72,14 @@ impl Software for Package {
                     apt::install(task.host, &task.sources(), self.apt_name, wanted).await?;
                 }
             }
-            if let Some(unit) = self.unit {
-                task.host.systemctl(&["daemon-reload"]).await?;
-                task.refresh(unit, false).await?;
+            match self.unit {
+                Some(unit) if task.runs(unit) => {
+                    task.host.systemctl(&["daemon-reload"]).await?;
+                    task.host.systemctl(&["restart", unit]).await
+                }
+                // systemd was told of a new one by its package, and each time it is told it runs all its generators.
+                _ => Ok(()),
             }
-            Ok(())
         })
     }
 }
@@ -149,6 +147,9 @@ mod tests {
     async fn another_version_is_installed() {
         let bench = bench("containerd\t2.3.3-1.1\thi ").await;
         bench.ensure(&CONTAINERD, &version("2.4.2")).await.unwrap();
-        assert!(bench.fake.commands().iter().any(|command| command.ends_with("containerd=2.4.2-1.1")));
+        let commands = bench.fake.commands();
+        assert!(commands.iter().any(|command| command.ends_with("containerd=2.4.2-1.1")));
+        // Its service did not run.
+        assert!(!commands.iter().any(|command| command.starts_with("systemctl")), "{commands:?}");
     }
 }

@@ -4,7 +4,7 @@ use common::{software::SoftwareVersion, state::Reason};
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
-use super::{Disruption, Look, Observed, Software, Task};
+use super::{Look, Observed, Software, Task};
 use crate::{failure::Failure, host::Host, observe::BootId};
 
 const FILE: &str = "/var/lib/node-agent/reboot.json";
@@ -29,10 +29,6 @@ fn heard(host: &Host) -> Result<Option<Heard>, Failure> {
 impl Software for RequestedReboot {
     fn name(&self) -> &'static str {
         "reboot"
-    }
-
-    fn disruption(&self) -> Disruption {
-        Disruption::Reboot
     }
 
     fn observe(&self, look: &Look<'_>) -> Result<Observed, Failure> {

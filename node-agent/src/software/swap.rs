@@ -4,7 +4,7 @@ use common::{metadata, software::SoftwareVersion, state::Reason};
 use futures::future::BoxFuture;
 use program::Program;
 
-use super::{Disruption, Look, Observed, Software, Task, version_of_content};
+use super::{Look, Observed, Software, Task, version_of_content};
 use crate::failure::Failure;
 
 const FSTAB: &str = "/etc/fstab";
@@ -21,14 +21,6 @@ fn is_swap(line: &str) -> bool {
 impl Software for NoSwap {
     fn name(&self) -> &'static str {
         "swap"
-    }
-
-    fn disruption(&self) -> Disruption {
-        Disruption::None
-    }
-
-    fn has_contents(&self) -> bool {
-        true
     }
 
     fn observe(&self, look: &Look<'_>) -> Result<Observed, Failure> {

@@ -10,7 +10,7 @@ use common::{
 use futures::future::BoxFuture;
 use program::Program;
 
-use super::{Disruption, Look, Observed, Software, Task, version_of_content};
+use super::{Look, Observed, Software, Task, version_of_content};
 use crate::failure::Failure;
 
 const FILE: &str = "/etc/sysctl.d/90-node-agent.conf";
@@ -32,14 +32,6 @@ fn parse(text: &str) -> Option<BTreeMap<SysctlKey, SysctlValue>> {
 impl Software for Sysctl {
     fn name(&self) -> &'static str {
         "sysctl"
-    }
-
-    fn disruption(&self) -> Disruption {
-        Disruption::None
-    }
-
-    fn has_contents(&self) -> bool {
-        true
     }
 
     fn observe(&self, look: &Look<'_>) -> Result<Observed, Failure> {

@@ -6,8 +6,6 @@ mod network;
 pub(super) mod rollout;
 mod software;
 
-#[cfg(test)]
-pub(super) use self::software::BY_VERSION;
 use super::{parts::Parts, problem::Finding};
 
 /// All rules.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use common::{
     KubernetesVersion,
+    catalogue::{self, Source},
     metadata::{Key, Repository, Template},
 };
 
@@ -12,16 +13,9 @@ use crate::{
     desired::{
         parts::{Part, Parts, ProviderKind},
         problem::{Field, Finding, Spot},
-        schema, similar,
+        similar,
     },
 };
-
-/// What `software.kubernetes` speaks for.
-const OF_KUBERNETES: [&str; 4] = ["kubeadm", "kubectl", "kubelet", "kubernetes"];
-
-/// What else node-agent knows by version (docs/usage/node-agent.md has the table).
-pub(in crate::desired) const BY_VERSION: [&str; 5] =
-    ["containerd", "haproxy", "keepalived", "kernel", "reboot"];
 
 /// Fields of a component's configuration that say what it is: infrop writes them.
 const HEAD: [&str; 2] = ["apiVersion", "kind"];
@@ -47,23 +41,26 @@ pub(super) fn kubernetes(parts: &Parts) -> Vec<Finding> {
 
 /// Versions that contradict `kubernetes`, or that node-agent would refuse.
 pub(super) fn versions(parts: &Parts) -> Vec<Finding> {
-    let contents = content_names();
     let mut findings = Vec::new();
     for (name, _) in parts.entries("/software/versions") {
-        let (problem, hint) = if OF_KUBERNETES.contains(&name.as_str()) {
-            let problem = "has the version that software.kubernetes says, and no other".to_owned();
-            (problem, "remove it; software.kubernetes speaks for kubeadm, kubelet and kubectl".to_owned())
-        } else if contents.contains(&name) {
-            let problem = "has no version to be named: it is the hash of its content".to_owned();
-            (problem, format!("write the content under software.configuration.{name}"))
-        } else if BY_VERSION.contains(&name.as_str()) {
-            continue;
-        } else {
-            let hint = match similar::among(name, BY_VERSION.into_iter()) {
-                Some(meant) => format!("did you mean {meant}?"),
-                None => format!("there is {}", BY_VERSION.join(", ")),
-            };
-            ("is no software that node-agent knows".to_owned(), hint)
+        let (problem, hint) = match catalogue::find(name).map(|entry| entry.source) {
+            Some(Source::Named) => continue,
+            Some(Source::Kubernetes) => {
+                let problem = "has the version that software.kubernetes says, and no other".to_owned();
+                (problem, "remove it; software.kubernetes speaks for kubeadm, kubelet and kubectl".to_owned())
+            }
+            Some(Source::Content) => {
+                let problem = "has no version to be named: it is the hash of its content".to_owned();
+                (problem, format!("write the content under software.configuration.{name}"))
+            }
+            None => {
+                let named: Vec<String> = catalogue::names_of(Source::Named).into_iter().collect();
+                let hint = match similar::among(name, named.iter().map(String::as_str)) {
+                    Some(meant) => format!("did you mean {meant}?"),
+                    None => format!("there is {}", named.join(", ")),
+                };
+                ("is no software that node-agent knows".to_owned(), hint)
+            }
         };
         findings.push(Finding::new(field("versions").key(name), problem, hint).at(Spot::Key));
     }
@@ -94,13 +91,6 @@ pub(super) fn endpoint(parts: &Parts) -> Vec<Finding> {
     let hint = "write the Debian versions that `apt-cache madison haproxy keepalived` shows on a host, or \
                 `external: true` into cluster.endpoint if something else carries it";
     vec![Finding::new(field("versions"), problem, hint)]
-}
-
-/// The names of contents are the fields of their type.
-fn content_names() -> Vec<&'static String> {
-    let properties =
-        schema().pointer("/$defs/Configuration/properties").and_then(serde_json::Value::as_object);
-    properties.into_iter().flatten().map(|(name, _)| name).collect()
 }
 
 /// Hosts that are given have no packages and no images by themselves.

@@ -2,10 +2,11 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
+use common::catalogue::{self, Source};
 use serde_json::Value;
 
 use super::{GOOD, problems};
-use crate::desired::{checks::BY_VERSION, parse, read, schema};
+use crate::desired::{parse, read, schema};
 
 const DOCUMENTATION: &str = include_str!("../../../../docs/usage/infrastructure.md");
 
@@ -114,18 +115,18 @@ fn the_documented_errors_are_those_of_the_documented_example() {
     assert!(DOCUMENTATION.contains(&shown), "{shown}");
 }
 
-/// The list of software is node-agent's.
+/// A software that is added gets its row.
 #[test]
 fn software_by_version_is_what_the_agent_documents() {
     let agent = include_str!("../../../../docs/usage/node-agent.md");
-    let documented: BTreeSet<&str> = agent
+    let documented: BTreeSet<String> = agent
         .lines()
         .filter_map(|line| line.strip_prefix("| `")?.split_once("` | "))
         .filter(|(_, rest)| {
             ["upstream version", "exact Debian", "any text"].iter().any(|kind| rest.starts_with(kind))
         })
-        .map(|(name, _)| name)
+        .map(|(name, _)| name.to_owned())
         .filter(|name| !name.starts_with("kube"))
         .collect();
-    assert_eq!(documented, BY_VERSION.into_iter().collect());
+    assert_eq!(documented, catalogue::names_of(Source::Named));
 }
