@@ -33,6 +33,9 @@ use crate::{
 /// Objects every cluster of infrop has.
 const POLICIES: &str = include_str!("../../manifests/admission.yaml");
 
+/// Hosts that are worked on at once: some connections, and a few processes here for each.
+const AT_ONCE: usize = 32;
+
 /// What a run works with.
 #[derive(Debug)]
 pub struct Context {
@@ -68,6 +71,11 @@ impl Context {
             }
         }
         Ok(Self { infrastructure, providers, connections, package, manifests })
+    }
+
+    /// How many hosts are worked on at once, unless someone knows better.
+    pub fn at_once(&self) -> usize {
+        self.providers.values().map(|provider| provider.at_once()).fold(AT_ONCE, usize::min)
     }
 
     /// The provider of that name. The document was checked, so it is there.

@@ -59,9 +59,9 @@ pub(super) struct RunArguments {
     #[arg(long, value_name = "MINUTES", default_value_t = 60)]
     timeout: u64,
 
-    /// How many hosts are worked on at once.
-    #[arg(long, value_name = "NUMBER", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..))]
-    parallel: u16,
+    /// How many hosts are worked on at once [default: 32; in a lab 4 per core, for its hosts share them].
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..))]
+    parallel: Option<u16>,
 
     /// Go on although someone else seems to be at work; only if you know that it is dead.
     #[arg(long)]
@@ -77,6 +77,11 @@ pub(super) struct RunArguments {
 }
 
 impl RunArguments {
+    /// How many hosts are worked on at once.
+    fn parallel(&self, context: &Context) -> usize {
+        self.parallel.map_or_else(|| context.at_once(), usize::from)
+    }
+
     /// The file for figures, if one was asked for.
     pub(super) fn metrics(&self) -> anyhow::Result<Option<Arc<MetricsFile>>> {
         Ok(metrics_file(self.metrics_file.as_deref())?.map(Arc::new))
@@ -91,7 +96,7 @@ pub(super) async fn run(arguments: ApplyArguments, shared: &Shared, stop: Stop) 
     } else if can_ask() {
         let mut stopped = stop.clone();
         tokio::select! {
-            agreed = agree(&context, run.parallel) => agreed?,
+            agreed = agree(&context, run.parallel(&context)) => agreed?,
             // Without anyone who could interrupt, the answer is waited for.
             Ok(_) = stopped.wait_for(|stop| *stop) => return Ok(INTERRUPTED),
         }
@@ -100,7 +105,7 @@ pub(super) async fn run(arguments: ApplyArguments, shared: &Shared, stop: Stop) 
     };
     let removals = Removals { limit: max_delete, agreed, ..Removals::default() };
     let metrics = run.metrics()?;
-    for version in ahead(&context, run.parallel).await? {
+    for version in ahead(&context, run.parallel(&context)).await? {
         let context = document.context_at(version, shared).await?;
         let code =
             execute(&context, &document, &run, metrics.clone(), removals.clone(), stop.clone()).await?;
@@ -112,12 +117,12 @@ pub(super) async fn run(arguments: ApplyArguments, shared: &Shared, stop: Stop) 
 }
 
 /// The Kubernetes versions that the cluster still has to go through before the document's.
-async fn ahead(context: &Context, parallel: u16) -> anyhow::Result<Vec<KubernetesVersion>> {
+async fn ahead(context: &Context, parallel: usize) -> anyhow::Result<Vec<KubernetesVersion>> {
     let steps = &context.infrastructure.rollout.kubernetes_steps;
     if steps.is_empty() {
         return Ok(Vec::new());
     }
-    let (snapshot, _) = apply::observe(context, parallel.into()).await?;
+    let (snapshot, _) = apply::observe(context, parallel).await?;
     let Cluster::There(view) = &snapshot.cluster else { return Ok(Vec::new()) };
     let oldest = view.nodes.values().filter_map(|node| node.kubelet.parse().ok()).min();
     Ok(oldest
@@ -139,8 +144,8 @@ fn between(
 }
 
 /// Asks whether the hosts that would go may.
-async fn agree(context: &Context, parallel: u16) -> anyhow::Result<Agreed> {
-    let (snapshot, _) = apply::observe(context, parallel.into()).await?;
+async fn agree(context: &Context, parallel: usize) -> anyhow::Result<Agreed> {
+    let (snapshot, _) = apply::observe(context, parallel).await?;
     let names = apply::leaving(&snapshot);
     if names.is_empty() {
         return Ok(Agreed::Nothing);
@@ -159,11 +164,11 @@ pub(super) async fn execute(
     removals: Removals,
     stop: Stop,
 ) -> anyhow::Result<u8> {
-    let RunArguments { timeout, parallel, take_over, events, metrics_file: _ } = *run;
+    let RunArguments { timeout, parallel: _, take_over, events, metrics_file: _ } = *run;
     let started = Instant::now();
     let options = Options {
         timeout: Duration::from_secs(timeout * 60),
-        parallel: parallel.into(),
+        parallel: run.parallel(context),
         removals,
         take_over,
         metrics: metrics.clone(),

@@ -13,21 +13,23 @@ pub(super) struct Containerd<'a> {
     pub(super) pause: Option<&'a str>,
     /// Whether systemd makes control groups.
     pub(super) systemd: bool,
-    /// Whether OOM scores cannot be lowered, for want of `CAP_SYS_RESOURCE`.
-    pub(super) restricted: bool,
+    /// Whether hosts share a computer: OOM scores cannot be lowered there, for want of `CAP_SYS_RESOURCE`, and what
+    /// containerd does every second for its figures (asking the shim of each container) it does on all of them.
+    pub(super) shared: bool,
 }
 
 impl Containerd<'_> {
     /// `/etc/containerd/config.toml`.
     pub(super) fn config(self) -> String {
-        let Self { pause, systemd, restricted } = self;
+        let Self { pause, systemd, shared } = self;
         let pause = pause.map(|image| {
             format!("[plugins.'io.containerd.cri.v1.images'.pinned_images]\n  sandbox = '{image}'\n")
         });
+        let stats = if shared { "  stats_collect_period = '30s'\n" } else { "" };
         // Plugins are where Debian has them, or where the documentation of most networks puts them.
         format!(
             "version = 3\n\
-             [plugins.'io.containerd.cri.v1.runtime']\n  restrict_oom_score_adj = {restricted}\n  \
+             [plugins.'io.containerd.cri.v1.runtime']\n  restrict_oom_score_adj = {shared}\n{stats}  \
              [plugins.'io.containerd.cri.v1.runtime'.cni]\n    bin_dirs = ['/opt/cni/bin', '/usr/lib/cni']\n    \
              conf_dir = '/etc/cni/net.d'\n  \
              [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]\n    \

@@ -169,6 +169,11 @@ pub trait Provider: fmt::Debug {
         Box::pin(async { Ok(()) })
     }
 
+    /// How many of its computes are worked on at once, where one more would only slow down the others.
+    fn at_once(&self) -> usize {
+        usize::MAX
+    }
+
     /// What its hosts need.
     fn defaults(&self) -> &HostDefaults;
 }

@@ -230,7 +230,7 @@ fn known_hosts(pools: &BTreeMap<PoolName, Vec<StaticHost>>, ssh: &Ssh) -> String
 /// What real hosts need: what kubeadm's documentation asks for.
 fn defaults_of(bundle: Option<&(Manifest, PathBuf)>, software: &Software) -> anyhow::Result<HostDefaults> {
     let pause = bundle.map(|(manifest, _)| pause(manifest)).transpose()?;
-    let containerd = Containerd { pause, systemd: true, restricted: false };
+    let containerd = Containerd { pause, systemd: true, shared: false };
     let images = bundle.map(|(manifest, directory)| images(manifest, directory)).transpose()?;
     let modules: [KernelModule; 2] = ["br_netfilter".parse()?, "overlay".parse()?];
     let mut versions = BTreeMap::new();

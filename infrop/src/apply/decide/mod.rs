@@ -81,6 +81,17 @@ impl Action {
         }
     }
 
+    /// Whose turn it is where not all can be worked on at once: the cluster's, that of hosts that were begun, of others, and
+    /// last of workers that could join. A worker that has joined works for the cluster, and where hosts share a computer,
+    /// the others wait for it.
+    fn turn(&self) -> u8 {
+        match self {
+            Self::Create { .. } => 1,
+            Self::Join(_, Role::Worker) => 2,
+            _ => 0,
+        }
+    }
+
     /// Whether it only waits.
     pub fn is_wait(&self) -> bool {
         matches!(
@@ -161,6 +172,7 @@ pub fn decide(snapshot: &Snapshot) -> Decision {
             }
         }
     }
+    decision.actions.sort_by_key(Action::turn);
     decision
 }
 

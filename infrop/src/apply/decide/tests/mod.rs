@@ -231,6 +231,22 @@ fn workers_join_together_and_control_planes_one_by_one() {
 }
 
 #[test]
+fn hosts_that_were_begun_come_first_and_workers_that_could_join_last() {
+    let hosts =
+        [("cp-1", At::Joined), ("cp-2", At::Initialized), ("w-1", At::Initialized), ("w-2", At::Delivered)];
+    assert_eq!(
+        actions(&with_cluster(snapshot(3, 3, &hosts))),
+        [
+            "join cp-2 as a control plane",
+            "wait until w-2 has its software",
+            "create cp-3",
+            "create w-3",
+            "join w-1 as a worker",
+        ]
+    );
+}
+
+#[test]
 fn kubeadm_is_tried_three_times() {
     let mut snapshot = with_cluster(snapshot(1, 1, &[("cp-1", At::Joined), ("w-1", At::Failed)]));
     for failures in 0..3 {
@@ -361,7 +377,7 @@ fn what_is_not_ours_is_not_touched() {
     report.joined = true;
     let decision = decide(&snapshot);
     // One that nobody knows about may be ours, so only the foreign one is replaced.
-    assert_eq!(actions(&snapshot), ["create w-4", "install node-agent on cp-1"]);
+    assert_eq!(actions(&snapshot), ["install node-agent on cp-1", "create w-4"]);
     assert!(decision.blocked["w-1"].contains("belongs to someone"));
     assert!(decision.blocked["w-2"].contains("nobody knows"));
     assert!(decision.blocked["w-3"].contains("a cluster that infrop did not make"));
@@ -382,7 +398,7 @@ fn listed_hosts_are_taken_in_order_and_a_lack_is_said() {
     let mut snapshot = snapshot(1, 3, &[("cp-1", At::Bare)]);
     snapshot.groups[1].spares = Spares::Listed(vec![name("rack-b"), name("rack-a")]);
     let decision = decide(&snapshot);
-    assert_eq!(actions(&snapshot), ["create rack-b", "create rack-a", "install node-agent on cp-1"]);
+    assert_eq!(actions(&snapshot), ["install node-agent on cp-1", "create rack-b", "create rack-a"]);
     // One that was taken in this run is no spare any more, although the provider was not asked again.
     let mut taken = snapshot.clone();
     taken.hosts.insert(name("rack-b"), host("rack-b", 1, false, At::Bare));
@@ -423,9 +439,9 @@ fn all_steps_are_foreseen() {
     assert_eq!(
         foreseen(&many),
         [
+            "remove what an unfinished kubeadm left on cp-1",
             "create cp-2",
             "create cp-3",
-            "remove what an unfinished kubeadm left on cp-1",
             "make the cluster on cp-1",
             "install node-agent on cp-2",
             "install node-agent on cp-3",
