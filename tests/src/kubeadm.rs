@@ -3,7 +3,11 @@
 //! This is the ground truth the product is compared with, so nothing of the product is used but lab hosts
 //! and the bundle.
 
-use std::{fmt::Write as _, net::Ipv4Addr, time::Duration};
+use std::{
+    fmt::Write as _,
+    net::Ipv4Addr,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, ensure};
 use common::KubernetesVersion;
@@ -240,14 +244,18 @@ impl<'a> Cluster<'a> {
 
     /// Upgrades one host in the documented order: kubeadm, the cluster's part, then drained kubelet and
     /// containerd.
-    pub async fn upgrade(&self, host: &str, version: &KubernetesVersion) -> anyhow::Result<()> {
+    ///
+    /// Gives how long the drain took.
+    pub async fn upgrade(&self, host: &str, version: &KubernetesVersion) -> anyhow::Result<Duration> {
         let script = format!("{}\n{}", use_repository(version), install(version, "kubeadm"));
         self.lab.run(host, &script).await?;
         let command =
             if host == self.first { format!("apply {} --yes", version.tag()) } else { "node".to_owned() };
         let script = format!("kubeadm upgrade {command} --ignore-preflight-errors={IGNORED_CHECKS}");
         self.lab.run_for(host, UPGRADE_LIMIT, &script).await?;
+        let started = Instant::now();
         self.drain(host).await?;
+        let drain = started.elapsed();
         self.lab.run(host, &install(version, "containerd kubelet kubectl")).await?;
         self.lab.run(host, "systemctl restart containerd kubelet").await?;
         let query = format!("get node {host} -o jsonpath={{.status.nodeInfo.kubeletVersion}}");
@@ -256,7 +264,8 @@ impl<'a> Cluster<'a> {
         })
         .await?;
         self.insist(&format!("wait --for=condition=Ready node/{host} --timeout=30s")).await?;
-        self.uncordon(host).await
+        self.uncordon(host).await?;
+        Ok(drain)
     }
 
     /// Takes the container images of a version from its bundle.
@@ -300,10 +309,10 @@ impl<'a> Cluster<'a> {
 /// The images a worker has a use for.
 const OF_WORKERS: &str = "{coredns,kube-proxy,pause}";
 
-/// A script that imports images of a version's bundle.
-fn import_images(version: &KubernetesVersion, which: &str) -> String {
+/// A script that imports images of a version's bundle: those that a pattern names.
+pub fn import_images(version: &KubernetesVersion, which: &str) -> String {
     format!(
-        "for image in {BUNDLES}/{version}/images/{which}.tar; do ctr -n k8s.io images import $image; done"
+        "for image in {BUNDLES}/{version}/images/{which}.tar; do ctr -n k8s.io images import --local $image; done"
     )
 }
 
@@ -364,11 +373,13 @@ kind: KubeProxyConfiguration
 conntrack: { maxPerCore: 0, min: 0 }
 ";
 
-/// Without `CAP_SYS_RESOURCE` an OOM score cannot be lowered; images come from the bundle, pause among them.
+/// Without `CAP_SYS_RESOURCE` an OOM score cannot be lowered; images come from the bundle, pause among them. Hosts share
+/// this computer, so shims are not asked for figures every second.
 pub const CONTAINERD_CONFIG: &str = "\
 version = 3
 [plugins.'io.containerd.cri.v1.runtime']
   restrict_oom_score_adj = true
+  stats_collect_period = '30s'
   [plugins.'io.containerd.cri.v1.runtime'.cni]
     bin_dirs = ['/usr/lib/cni']
     conf_dir = '/etc/cni/net.d'

@@ -45,6 +45,9 @@ pub(crate) enum Bench {
     },
     /// A rolling upgrade of 1 + 4 nodes on lab hosts, one worker at a time and two, against a shell loop.
     Upgrade {
+        /// How many times each; a round takes about 20 minutes.
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
         /// Text for people, json for programs.
         #[arg(short, long, value_enum, default_value_t = Output::Text)]
         output: Output,
@@ -147,7 +150,7 @@ pub(crate) async fn run(bench: Bench, steps: &Steps) -> anyhow::Result<bool> {
             (agent::run(Duration::from_mins(minutes), plans, steps).await?, output)
         }
         Bench::Apply { rounds, no_growth, output } => (apply::run(rounds, !no_growth, steps).await?, output),
-        Bench::Upgrade { output } => (upgrade::run(steps).await?, output),
+        Bench::Upgrade { rounds, output } => (upgrade::run(rounds, steps).await?, output),
         Bench::Rollout { nodes, at_once, debug, output } => {
             (rollout::run(&nodes, at_once, debug, steps).await?, output)
         }
