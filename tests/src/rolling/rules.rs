@@ -122,7 +122,8 @@ impl Rules<'_> {
             "I4: the kubelet of {name} changed without a permit"
         );
         if Some(name.as_str()) == self.foreign {
-            ensure!(moment.cordoned, "I5: {name} was uncordoned");
+            // Its kubelet may have written before the person cordoned it.
+            ensure!(moment.cordoned || !before.cordoned, "I5: {name} was uncordoned");
             ensure!(moment.mark.is_none(), "I5: {name} was marked as ours");
         }
         let known = cluster.nodes.values().filter(|node| node.control_plane && !node.kubelet.is_empty());
@@ -191,9 +192,12 @@ mod tests {
     }
 
     fn beginning() -> Vec<Write> {
-        ["cp-1", "cp-2", "w-1", "w-2", "w-3"]
-            .map(|name| write("infrop", node(name, false, "v1.36.4", "Idle")))
-            .into()
+        let mut first = node("w-3", false, "v1.36.4", "Idle");
+        *first.pointer_mut("/spec/unschedulable").unwrap() = json!(false);
+        let first = write("system:node:w-3", first);
+        let nodes = ["cp-1", "cp-2", "w-1", "w-2", "w-3"];
+        let nodes = nodes.map(|name| write("infrop", node(name, false, "v1.36.4", "Idle")));
+        [first].into_iter().chain(nodes).collect()
     }
 
     fn error(more: Vec<Write>) -> String {
@@ -239,6 +243,6 @@ mod tests {
         }
         let whole: Vec<Write> = after(["w-1", "w-2", "w-3"].iter().flat_map(|name| through(name)).collect());
         let writes: Vec<Write> = beginning().into_iter().chain([etcd("True")]).chain(whole).collect();
-        assert_eq!(RULES.check(&writes).unwrap(), 5 + 1 + 15);
+        assert_eq!(RULES.check(&writes).unwrap(), 6 + 1 + 15);
     }
 }
