@@ -30,6 +30,9 @@ const LOOK: Duration = Duration::from_secs(1);
 /// A record this old belongs to nobody, whoever's clock is wrong.
 const ANCIENT: SignedDuration = SignedDuration::from_mins(10);
 
+/// How often one is written anew that changed meanwhile, by a write of ours whose end we did not see.
+const WRITES: u32 = 3;
+
 /// What a record says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -183,29 +186,39 @@ impl Holding {
 
     /// Writes the record anew; gives the reason if it is someone else's.
     async fn renew(&mut self) -> anyhow::Result<Option<Error>> {
-        let entry = Entry { renewed: Timestamp::now(), ..self.entry.clone() };
-        if let Some(seen) = self.record.write(&self.seen, &entry).await? {
+        let lost = self.write(&Entry { renewed: Timestamp::now(), ..self.entry.clone() }).await?;
+        if lost.is_none() {
             self.renewed = Instant::now();
-            self.seen = seen;
-            return Ok(None);
         }
-        let place = self.record.place();
-        let seen = self.record.read().await?;
-        Ok(match seen.entry.clone() {
-            // A write of ours whose end we did not see.
-            Some(entry) if entry.holder == self.entry.holder => {
+        Ok(lost)
+    }
+
+    /// Writes what the record is to say; gives the reason if it is someone else's.
+    async fn write(&mut self, entry: &Entry) -> anyhow::Result<Option<Error>> {
+        for _ in 0..WRITES {
+            if let Some(seen) = self.record.write(&self.seen, entry).await? {
                 self.seen = seen;
-                None
+                return Ok(None);
             }
-            Some(Entry { holder, since, .. }) => Some(Error::Held { holder, since, place }),
-            None => Some(Error::Record { place, source: anyhow::anyhow!("someone removed it") }),
-        })
+            let place = self.record.place();
+            let seen = self.record.read().await?;
+            match seen.entry.clone() {
+                // A write of ours whose end we did not see.
+                Some(entry) if entry.holder == self.entry.holder => self.seen = seen,
+                Some(Entry { holder, since, .. }) => return Ok(Some(Error::Held { holder, since, place })),
+                None => {
+                    let source = anyhow::anyhow!("someone removed it");
+                    return Ok(Some(Error::Record { place, source }));
+                }
+            }
+        }
+        Err(anyhow::anyhow!("it changes all the time"))
     }
 
     /// Lets the next one in at once.
-    pub async fn release(self) {
+    pub async fn release(mut self) {
         let nobody = Entry { holder: String::new(), ..self.entry.clone() };
-        if let Err(error) = self.record.write(&self.seen, &nobody).await {
+        if let Err(error) = self.write(&nobody).await {
             tracing::warn!(place = self.record.place(), "cannot give up: {error:#}");
         }
     }

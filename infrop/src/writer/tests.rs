@@ -22,7 +22,13 @@ async fn the_first_comes_in_and_the_next_after_it() {
     let directory = tempfile::tempdir().unwrap();
     let holding = acquire(&directory, "a", false).await.unwrap();
     holding.release().await;
-    acquire(&directory, "b", false).await.unwrap();
+    let mut holding = acquire(&directory, "b", false).await.unwrap();
+    // A renewal whose end was not seen keeps nobody out.
+    holding.seen.version = "older".into();
+    holding.release().await;
+    let started = Instant::now();
+    acquire(&directory, "c", false).await.unwrap();
+    assert!(started.elapsed() < LOOK);
 }
 
 #[tokio::test(start_paused = true)]
