@@ -2,6 +2,11 @@
 
 use std::time::Duration;
 
+use kube::runtime::utils::Backoff;
+use tokio::time::Instant;
+
+use crate::random;
+
 /// No wait is longer than the first one times two to this.
 const DOUBLINGS: u32 = 4;
 
@@ -13,10 +18,42 @@ pub fn delay(first: Duration, failures: u32, fraction: f64) -> Duration {
     (first * (1 << doublings)).mul_f64(1.0 + fraction.clamp(0.0, 1.0) / 4.0)
 }
 
+/// The first wait of a watch.
+const WATCH_DELAY: Duration = Duration::from_millis(125);
+
+/// A watch without a failure for this long begins with the first wait again.
+const WATCH_CALM: Duration = Duration::from_secs(30);
+
+/// The waits of a watch that the API server does not answer. A control plane that is upgraded takes its API server away for
+/// a minute and more; with waits of up to half a minute, as is usual for the many watches of a cluster, we would learn that
+/// late of what happened then. Ours is the only one, and nodes wait for it.
+#[derive(Debug, Default)]
+pub struct Watching {
+    failures: u32,
+    last: Option<Instant>,
+}
+
+impl Iterator for Watching {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        if self.last.is_none_or(|last| last.elapsed() > WATCH_CALM) {
+            self.failures = 0;
+        }
+        self.failures = self.failures.saturating_add(1);
+        self.last = Some(Instant::now());
+        Some(delay(WATCH_DELAY, self.failures, random::fraction()))
+    }
+}
+
+impl Backoff for Watching {
+    // That is asked for with each event, and one is that a list begins, before anyone knows whether it can.
+    fn reset(&mut self) {}
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random;
 
     #[test]
     fn waits_are_longer_each_time_and_not_all_equally_long() {
@@ -37,5 +74,19 @@ mod tests {
         assert!(
             spread.iter().any(|fraction| *fraction < 0.5) && spread.iter().any(|fraction| *fraction > 0.5)
         );
+    }
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_is_never_deaf_for_long_and_asks_seldom_where_nobody_answers() {
+        let mut waits = Watching::default();
+        let longest = Duration::from_millis(2500);
+        let mut attempt = || {
+            waits.reset();
+            waits.next().unwrap()
+        };
+        let outage: Vec<Duration> = (0..100).map(|_| attempt()).collect();
+        assert!(outage.iter().all(|wait| *wait <= longest), "{outage:?}");
+        assert!(outage.iter().skip(4).all(|wait| *wait >= longest.mul_f64(0.8)), "{outage:?}");
+        tokio::time::advance(WATCH_CALM * 2).await;
+        assert!(attempt() < WATCH_DELAY * 2);
     }
 }

@@ -14,6 +14,7 @@ use kube::{
 use serde_json::Value;
 
 use super::error::{Attempt, Error};
+use crate::retry;
 
 /// What a control plane's Node is labelled with, by kubeadm.
 const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
@@ -121,7 +122,8 @@ pub async fn wait_until_ready(
 ) -> Result<(), String> {
     let only_this =
         watcher::Config::default().fields(&format!("metadata.name={name}")).timeout(WATCH_SECONDS);
-    let mut events = watcher(Api::<Node>::all(client.clone()), only_this).default_backoff().boxed();
+    let mut events =
+        watcher(Api::<Node>::all(client.clone()), only_this).backoff(retry::Watching::default()).boxed();
     let deadline = tokio::time::Instant::now() + limit;
     let mut why =
         "its kubelet has not registered a Node; `journalctl -u kubelet` there may say why".to_owned();

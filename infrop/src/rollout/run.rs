@@ -159,7 +159,7 @@ impl<'a> Run<'a> {
     async fn until_the_end(&mut self) -> Result<Outcome, Error> {
         let api = Api::<Node>::all(self.rollout.clients.client.clone());
         let config = watcher::Config::default().timeout(WATCH_SECONDS);
-        let mut nodes = watcher(api, config).default_backoff().boxed_local();
+        let mut nodes = watcher(api, config).backoff(retry::Watching::default()).boxed_local();
         let mut running = Running::new();
         let mut stop = self.rollout.stop.clone();
         let mut listed = false;
