@@ -44,7 +44,8 @@ pub const KILLER: &str = r#"
 cat > /root/killer <<'EOF'
 declare -A seen begun
 last=
-while sleep 0.005; do
+exec {tick}<> <(:)
+while ! read -r -t 0.002 -u "$tick"; do
     now=$(stat -c "%i %y" /var/lib/node-agent/journal.json 2>/dev/null) || continue
     [ "$now" = "$last" ] && continue
     last=$now
@@ -61,7 +62,8 @@ while sleep 0.005; do
     echo "$key" >> /run/kills
 done
 EOF
-systemd-run --unit=killer bash /root/killer
+# The first state of a journal lasts some milliseconds, also on a busy computer.
+systemd-run --unit=killer -p Nice=-20 -p CPUWeight=10000 bash /root/killer
 "#;
 
 /// Puts the agent on a host with its settings and metadata, and starts it.
