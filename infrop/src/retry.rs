@@ -75,6 +75,7 @@ mod tests {
             spread.iter().any(|fraction| *fraction < 0.5) && spread.iter().any(|fraction| *fraction > 0.5)
         );
     }
+
     #[tokio::test(start_paused = true)]
     async fn a_watch_is_never_deaf_for_long_and_asks_seldom_where_nobody_answers() {
         let mut waits = Watching::default();
