@@ -6,6 +6,8 @@ mod ends;
 mod growth;
 #[path = "lab/network.rs"]
 mod network;
+#[path = "lab/remote.rs"]
+mod remote;
 
 use std::{fs, io::Read, net::TcpStream, path::Path, process::ExitCode, time::Duration};
 
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
         Case::new(Tier::T4, "hosts_reboot_and_lose_power_like_machines", LIMIT, like_machines),
         Case::new(Tier::T4, "labs_stay_apart_and_out_of_the_computers_network", LIMIT, labs_stay_apart),
         Case::new(Tier::T4, "host_keys_are_checked", LIMIT, host_keys_are_checked),
+        Case::new(Tier::T4, "one_connection_runs_many_scripts", LIMIT, remote::scripts_are_run),
         Case::new(Tier::T4, "a_port_on_loopback_leads_to_the_api_endpoint", LIMIT, api_port),
         Case::new(Tier::T4, "the_port_can_be_led_elsewhere", LIMIT, growth::the_port_is_led),
         Case::new(Tier::T4, "hosts_come_and_go", LIMIT, growth::hosts_come_and_go),

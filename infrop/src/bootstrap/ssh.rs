@@ -31,6 +31,9 @@ const STALE_AFTER: Duration = Duration::from_secs(50);
 /// A link that was cut is noticed after three of these.
 const ALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
+/// What a shell ends with if it does not find a program.
+const NOT_FOUND: i32 = 127;
+
 /// What of stderr goes into an error.
 const TAIL_BYTES: usize = 2048;
 
@@ -90,7 +93,8 @@ impl Remote {
         if let Some(known_hosts) = known_hosts {
             builder.user_known_hosts_file(known_hosts);
         }
-        let session = builder.connect(destination).await.map_err(|error| Error::of_connect(host, error))?;
+        let session =
+            builder.connect_mux(destination).await.map_err(|error| Error::of_connect(host, error))?;
         let is_root = user.as_ref().is_none_or(|user| user == "root");
         let shell = if is_root { "bash -seuo pipefail" } else { "sudo -n bash -seuo pipefail" };
         Ok(Self { host: host.clone(), session, shell, used: Mutex::new(Instant::now()) })
@@ -188,8 +192,14 @@ impl Remote {
         // A script that ends early does not read all of its stdin; its exit code says more than the broken pipe.
         let (_, read, read_too) = tokio::join!(write, read_output, read_errors);
         read.and(read_too).map_err(openssh::Error::ChildIo)?;
-        let status = child.wait().await?;
-        Ok((status.code(), stdout, stderr))
+        let code = match child.wait().await {
+            Ok(status) => status.code(),
+            // The crate takes this code for a shell that is not there; it is also what a script ends with that calls a
+            // program which is not.
+            Err(openssh::Error::Remote(_)) => Some(NOT_FOUND),
+            Err(error) => return Err(error),
+        };
+        Ok((code, stdout, stderr))
     }
 
     /// Writes a file by rename, with its mode, through to the disk.
