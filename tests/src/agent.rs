@@ -40,30 +40,44 @@ kubeadm:
 
 /// Kills the agent after every step of its journal: the first time at once, the second time in the middle of what
 /// follows. After that it lets the step pass, or nothing would ever end. `/run/kills` tells of each.
+///
+/// Programs that the agent starts go through a script that looks at the journal first. The agent waits for it, so no
+/// step that starts a program can be missed, however busy the computer is.
 pub const KILLER: &str = r#"
-cat > /root/killer <<'EOF'
-declare -A seen begun
-last=
-exec {tick}<> <(:)
-while ! read -r -t 0.002 -u "$tick"; do
-    now=$(stat -c "%i %y" /var/lib/node-agent/journal.json 2>/dev/null) || continue
-    [ "$now" = "$last" ] && continue
-    last=$now
-    text=$(cat /var/lib/node-agent/journal.json)
-    [[ $text == *'"active": null'* ]] && continue
+mkdir -p /run/killer/bin /run/killer/begun /run/killer/seen /run/systemd/system/node-agent.service.d
+cat > /run/killer/look <<'EOF'
+#!/bin/bash
+PATH=${PATH#/run/killer/bin:}
+exec 9> /run/killer/lock
+flock 9
+text=$(cat /var/lib/node-agent/journal.json 2>/dev/null)
+if [ -n "$text" ] && [[ $text != *'"active": null'* ]]; then
     step=none
-    [[ $text =~ '"change": '([^[:space:]]*) ]] && step=${BASH_REMATCH[1]} && begun[$step]=1
+    [[ $text =~ '"change": '\"([^\"]*) ]] && step=${BASH_REMATCH[1]} && touch "/run/killer/begun/$step"
+    begun=(/run/killer/begun/*)
+    [ -e "${begun[0]}" ] || begun=()
     key="$step after ${#begun[@]}"
-    times=${seen[$key]:-0}
-    [ $times -ge 2 ] && continue
-    seen[$key]=$((times + 1))
-    [ $times = 1 ] && sleep 0.4
-    systemctl kill --kill-whom=main --signal=KILL node-agent || continue
-    echo "$key" >> /run/kills
-done
+    echo >> "/run/killer/seen/$key"
+    kill="systemctl kill --kill-whom=main --signal=KILL node-agent"
+    case $(wc -l < "/run/killer/seen/$key") in
+    # What the agent started ends with it, so this script, too.
+    1) echo "$key" >> /run/kills; $kill; sleep 60 ;;
+    2) systemd-run --quiet --collect --no-block bash -c "sleep 0.4; $kill && echo '$key, later' >> /run/kills" ;;
+    esac
+fi
+exec 9>&-
+exec "${0##*/}" "$@"
 EOF
-# The first state of a journal lasts some milliseconds, also on a busy computer.
-systemd-run --unit=killer -p Nice=-20 -p CPUWeight=10000 bash /root/killer
+chmod +x /run/killer/look
+for program in apt-cache apt-get apt-mark dpkg dpkg-query kubeadm systemctl; do
+    type -P $program > /dev/null && ln -s ../look /run/killer/bin/$program
+done
+cat > /run/systemd/system/node-agent.service.d/killer.conf <<'EOF'
+[Service]
+Environment=PATH=/run/killer/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+EOF
+systemctl daemon-reload
+systemctl try-restart node-agent
 "#;
 
 /// Puts the agent on a host with its settings and metadata, and starts it.
