@@ -77,6 +77,7 @@ async fn install_once(
             repositories::configure(host, repository, from.kubernetes.as_ref()).transpose()
         })
         .collect::<Result<Vec<_>, _>>()?;
+    repositories::remove_others(host, from.repositories)?;
     let packages = Packages::observe(host).await?;
     if !packages.unfinished().is_empty() {
         // A power cut or a failed script left these half done. If they cannot be finished, the new version may
@@ -109,6 +110,8 @@ async fn install_once(
         .args(["install", "--yes", "--no-install-recommends"])
         // We hold it ourselves; a plan may also name an older build.
         .args(["--allow-change-held-packages", "--allow-downgrades"])
+        // Nobody asked for the end of another package, which apt would remove if the two cannot be together.
+        .arg("--no-remove")
         // Files the administrator changed stay; contents are a software of their own.
         .args(["-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold"])
         .arg(format!("{package}={version}"));
@@ -261,6 +264,7 @@ mod tests {
         let commands = fake.commands();
         let installs: Vec<&String> = commands.iter().filter(|command| installing(command)).collect();
         assert!(installs[0].ends_with("kubectl=1.37.1-1.2") && installs[1].ends_with("kubectl=1.36.4-1.1"));
+        assert!(installs.iter().all(|command| command.contains(" --no-remove ")));
         assert_eq!(commands.iter().filter(|command| *command == "apt-mark hold kubectl").count(), 2);
         assert!(!commands.iter().any(|command| command.starts_with("dpkg --configure")));
     }

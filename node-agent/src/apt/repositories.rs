@@ -1,6 +1,9 @@
 //! Package repositories: deb822 sources, each trusting its own key and no other.
 
-use std::path::PathBuf;
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 use common::{
     KubernetesVersion,
@@ -10,6 +13,13 @@ use common::{
 use program::Program;
 
 use crate::{failure::Failure, host::Host};
+
+const SOURCES: &str = "/etc/apt/sources.list.d";
+
+const KEYS: &str = "/etc/apt/keyrings";
+
+/// Begins the names of our files; those of others stay as they are.
+const OURS: &str = "node-agent-";
 
 /// Anyone may read where packages come from, as apt's unprivileged user must.
 const MODE: u32 = 0o644;
@@ -44,19 +54,39 @@ pub(super) fn configure(
             })?
         }
     };
-    let key_path = format!("/etc/apt/keyrings/node-agent-{name}.asc");
+    let key_path = format!("{KEYS}/{OURS}{name}.asc");
     let components: String = components.iter().map(|component| format!(" {component}")).collect();
     let components = if components.is_empty() { components } else { format!("Components:{components}\n") };
     let source = format!(
         "# Written by node-agent.\nTypes: deb\nURIs: {uri}\nSuites: {suite}\n{components}Signed-By: {key_path}\n"
     );
-    let source_path = format!("/etc/apt/sources.list.d/node-agent-{name}.sources");
+    let source_path = format!("{SOURCES}/{OURS}{name}.sources");
     for (path, text) in [(&key_path, &key), (&source_path, &source)] {
         if host.read(path)?.as_ref() != Some(text) {
             host.write(path, text, MODE)?;
         }
     }
     Ok(Some(Source { path: host.path(source_path), text: source }))
+}
+
+/// Removes sources and keys that we wrote for repositories the host no longer has: nothing is to come from there.
+pub(super) fn remove_others(host: &Host, repositories: &[Repository]) -> Result<(), Failure> {
+    for (directory, ending) in [(SOURCES, ".sources"), (KEYS, ".asc")] {
+        let path = host.path(directory);
+        let entries = match fs::read_dir(&path) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(Failure::io("read", &path, &error)),
+        };
+        for entry in entries {
+            let file = entry.map_err(|error| Failure::io("read", &path, &error))?.file_name();
+            let name = file.to_str().and_then(|file| file.strip_prefix(OURS)?.strip_suffix(ending));
+            if name.is_some_and(|name| repositories.iter().all(|one| one.name.as_str() != name)) {
+                host.remove(Path::new(directory).join(&file))?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Fetches the lists of one source and of no other: what is wrong with someone else's is not our failure.
@@ -98,6 +128,26 @@ mod tests {
         );
         assert_eq!(fake.read("/etc/apt/keyrings/node-agent-kubernetes.asc").unwrap(), "KEY");
         assert!(configure(&fake.host, &repository(Key::Key("KEY".into())), None).unwrap().is_none());
+    }
+
+    #[test]
+    fn what_a_host_no_longer_has_goes_and_what_is_not_ours_stays() {
+        let fake = FakeHost::silent();
+        remove_others(&fake.host, &[]).unwrap();
+        let version = "1.37.1".parse().unwrap();
+        let one = repository(Key::Key("KEY".into()));
+        configure(&fake.host, &one, Some(&version)).unwrap().unwrap();
+        let foreign = "/etc/apt/sources.list.d/debian.sources";
+        fake.write(foreign, "x");
+        fake.write("/etc/apt/keyrings/node-agent-old.asc", "x");
+        fake.write("/etc/apt/sources.list.d/node-agent-old.sources", "x");
+        remove_others(&fake.host, std::slice::from_ref(&one)).unwrap();
+        assert!(fake.read("/etc/apt/keyrings/node-agent-old.asc").is_none());
+        assert!(fake.read("/etc/apt/sources.list.d/node-agent-old.sources").is_none());
+        assert!(fake.read("/etc/apt/keyrings/node-agent-kubernetes.asc").is_some());
+        remove_others(&fake.host, &[]).unwrap();
+        assert!(fake.read("/etc/apt/sources.list.d/node-agent-kubernetes.sources").is_none());
+        assert!(fake.read(foreign).is_some());
     }
 
     #[test]
