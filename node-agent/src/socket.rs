@@ -1,14 +1,11 @@
 //! The local socket: `GET /status`, `GET /metrics`, `POST /retry`; and, if configured, metrics on loopback.
 
 use std::{
-    convert::Infallible,
-    fs, io,
-    os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
-    sync::Arc,
+    convert::Infallible, fs, io, os::unix::fs::PermissionsExt, path::Path, pin::pin, sync::Arc,
     time::Duration,
 };
 
+use futures::{Stream, StreamExt, stream};
 use http_body_util::{BodyExt, Full};
 use hyper::{
     Method, Request, Response, StatusCode,
@@ -20,6 +17,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
+    sync::Semaphore,
+    time::{sleep, timeout},
 };
 
 use crate::{config::LoopbackAddress, status::Shared};
@@ -33,27 +32,73 @@ const MODE: u32 = 0o600;
 /// Whoever connects says what they want within this.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Serves the socket for ever.
-pub async fn serve(path: PathBuf, shared: Arc<Shared>) -> io::Result<()> {
+/// So many talk to it at the same time; others wait. Without a bound they could use up the agent's files.
+const TALKERS: usize = 16;
+
+/// Between two attempts to listen or to accept: what is in the way may go.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Opens the socket.
+pub fn listen(path: &Path) -> io::Result<UnixListener> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;
     }
     // One that a killed agent left.
-    crate::files::remove(&path)?;
-    let listener = UnixListener::bind(&path)?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(MODE))?;
-    loop {
-        let (stream, _) = listener.accept().await?;
-        tokio::spawn(converse(stream, Arc::clone(&shared), true));
-    }
+    crate::files::remove(path)?;
+    let listener = UnixListener::bind(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(MODE))?;
+    Ok(listener)
 }
 
-/// Serves metrics, and nothing else, on a loopback address for ever.
-pub async fn serve_metrics(address: LoopbackAddress, shared: Arc<Shared>) -> io::Result<()> {
-    let listener = TcpListener::bind(address.0).await?;
-    loop {
-        let (stream, _) = listener.accept().await?;
-        tokio::spawn(converse(stream, Arc::clone(&shared), false));
+/// Serves the socket for ever.
+pub async fn serve(listener: UnixListener, shared: Arc<Shared>) {
+    let clients = stream::poll_fn(|context| {
+        listener.poll_accept(context).map(|client| Some(client.map(|(stream, _)| stream)))
+    });
+    serve_all(clients, shared, true).await;
+}
+
+/// Serves metrics, and nothing else, on a loopback address for ever. They are no reason not to work: somebody else may
+/// have the port.
+pub async fn serve_metrics(address: LoopbackAddress, shared: Arc<Shared>) {
+    let listener = loop {
+        match TcpListener::bind(address.0).await {
+            Ok(listener) => break listener,
+            Err(error) => tracing::warn!("cannot serve metrics on {}: {error}", address.0),
+        }
+        sleep(AGAIN).await;
+    };
+    let clients = stream::poll_fn(|context| {
+        listener.poll_accept(context).map(|client| Some(client.map(|(stream, _)| stream)))
+    });
+    serve_all(clients, shared, false).await;
+}
+
+async fn serve_all<S>(clients: impl Stream<Item = io::Result<S>>, shared: Arc<Shared>, trusted: bool)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut clients = pin!(clients);
+    let talkers = Arc::new(Semaphore::new(TALKERS));
+    // Nobody closes either.
+    while let Ok(talker) = Arc::clone(&talkers).acquire_owned().await
+        && let Some(client) = clients.next().await
+    {
+        match client {
+            Ok(stream) => {
+                let shared = Arc::clone(&shared);
+                tokio::spawn(async move {
+                    // Also one who listens slowly makes room for others.
+                    let _ = timeout(PATIENCE * 2, converse(stream, shared, trusted)).await;
+                    drop(talker);
+                });
+            }
+            // A client that went away, or no file to spare: neither may end what is under way.
+            Err(error) => {
+                tracing::warn!("a client cannot be answered: {error}");
+                sleep(AGAIN).await;
+            }
+        }
     }
 }
 
@@ -128,7 +173,7 @@ async fn request(
         connection.abort();
         hyper::Result::Ok((code, String::from_utf8_lossy(&text).into_owned()))
     };
-    match tokio::time::timeout(PATIENCE, exchange).await {
+    match timeout(PATIENCE, exchange).await {
         Ok(answer) => answer.map_err(io::Error::other),
         Err(_) => Err(io::ErrorKind::TimedOut.into()),
     }
@@ -136,6 +181,8 @@ async fn request(
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     use super::*;
 
     #[tokio::test]
@@ -143,10 +190,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("run/socket");
         let shared = Arc::new(Shared::default());
-        tokio::spawn(serve(path.clone(), Arc::clone(&shared)));
-        while !path.exists() {
-            tokio::task::yield_now().await;
-        }
+        tokio::spawn(serve(listen(&path).unwrap(), Arc::clone(&shared)));
         let (code, text) = ask(&path, Method::GET, "/metrics").await.unwrap();
         assert!(code.is_success() && text.contains("node_agent_build"), "{text}");
         assert_eq!(ask(&path, Method::GET, "/status").await.unwrap().0, StatusCode::SERVICE_UNAVAILABLE);
@@ -156,17 +200,45 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, MODE);
     }
 
+    async fn metrics_on(address: &str) {
+        while probe(address, "/metrics").await.ok() != Some(StatusCode::OK) {
+            tokio::task::yield_now().await;
+        }
+    }
+
     #[tokio::test]
     async fn on_loopback_there_are_only_metrics() {
         let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
         tokio::spawn(serve_metrics(LoopbackAddress(free), Arc::new(Shared::default())));
         let address = free.to_string();
-        let mut metrics = probe(&address, "/metrics").await;
-        while metrics.is_err() {
-            tokio::task::yield_now().await;
-            metrics = probe(&address, "/metrics").await;
-        }
-        assert_eq!(metrics.unwrap(), StatusCode::OK);
+        metrics_on(&address).await;
         assert_eq!(probe(&address, "/status").await.unwrap(), StatusCode::NOT_FOUND);
+        // Those who come and say nothing keep others waiting, not away.
+        let mut silent = Vec::new();
+        for _ in 0..TALKERS * 2 {
+            silent.push(TcpStream::connect(&address).await.unwrap());
+        }
+        drop(silent);
+        metrics_on(&address).await;
+    }
+
+    #[tokio::test]
+    async fn a_client_that_cannot_be_accepted_ends_nothing() {
+        tokio::time::pause();
+        let (mut ours, theirs) = tokio::io::duplex(1000);
+        let clients = [Err(io::Error::other("no file to spare")), Ok(theirs)];
+        let clients = stream::iter(clients).chain(stream::pending());
+        let asks = async {
+            ours.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+            let mut answer = Vec::new();
+            ours.read_to_end(&mut answer).await.unwrap();
+            String::from_utf8(answer).unwrap()
+        };
+        let serves = serve_all(clients, Arc::new(Shared::default()), false);
+        let answer = tokio::select! {
+            answer = asks => answer,
+            () = serves => panic!("it ended"),
+        };
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     }
 }

@@ -60,18 +60,12 @@ pub(super) async fn run(root: PathBuf) -> anyhow::Result<()> {
         tokio::spawn(endpoint::serve(address, shared.presence.subscribe()));
     }
     tokio::spawn(end_with_signals(stop));
-    let socket = tokio::spawn(socket::serve(host.path(socket::PATH), Arc::clone(&shared)));
-    let metrics = tokio::spawn(async move {
-        match metrics_address {
-            Some(address) => socket::serve_metrics(address, shared).await,
-            None => std::future::pending().await,
-        }
-    });
-    tokio::select! {
-        () = engine.run(&boot) => {}
-        result = socket => result?.context("cannot serve the local socket")?,
-        result = metrics => result?.context("cannot serve metrics")?,
+    let listener = socket::listen(&host.path(socket::PATH)).context("cannot open the local socket")?;
+    tokio::spawn(socket::serve(listener, Arc::clone(&shared)));
+    if let Some(address) = metrics_address {
+        tokio::spawn(socket::serve_metrics(address, shared));
     }
+    engine.run(&boot).await;
     notify::stopping();
     // A retry of the agent must not find the socket of this one.
     crate::files::remove(&host.path(socket::PATH))?;
