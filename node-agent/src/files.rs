@@ -44,10 +44,22 @@ pub fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The text of a file; none if there is no such file.
+/// The text of a file, to look at; none if there is no such file. What is no text in it shows as such: a file that a
+/// person wrote may have any bytes, and is no reason not to see the rest of the host.
 pub fn read(path: &Path) -> io::Result<Option<String>> {
-    match fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
+    Ok(read_bytes(path)?.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+/// The text of a file, to write it again with something changed: all of it has to be text.
+pub fn read_whole(path: &Path) -> io::Result<Option<String>> {
+    let text = read_bytes(path)?.map(String::from_utf8).transpose();
+    text.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+/// What is in a file; none if there is no such file.
+pub fn read_bytes(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
@@ -71,5 +83,16 @@ mod tests {
         remove(&path).unwrap();
         remove(&path).unwrap();
         assert_eq!(read(&path).unwrap(), None);
+    }
+
+    #[test]
+    fn what_is_no_text_can_be_looked_at_and_is_not_written_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("fstab");
+        fs::write(&path, b"# caf\xe9\n/dev/a / ext4\n").unwrap();
+        assert_eq!(read(&path).unwrap().unwrap().lines().nth(1), Some("/dev/a / ext4"));
+        assert_eq!(read_whole(&path).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        fs::write(&path, "# café\n").unwrap();
+        assert_eq!(read_whole(&path).unwrap().unwrap(), "# café\n");
     }
 }

@@ -63,6 +63,12 @@ impl Host {
         files::read(&path).map_err(|error| Failure::io("read", &path, &error))
     }
 
+    /// The text of a file of the host that will be written again with something changed.
+    pub fn read_whole(&self, absolute: impl AsRef<Path>) -> Result<Option<String>, Failure> {
+        let path = self.path(absolute);
+        files::read_whole(&path).map_err(|error| Failure::io("read", &path, &error))
+    }
+
     /// Replaces a file of the host in one step.
     pub fn write(&self, absolute: impl AsRef<Path>, text: &str, mode: u32) -> Result<(), Failure> {
         let path = self.path(absolute);

@@ -46,7 +46,7 @@ impl Software for Hostname {
         Box::pin(async move {
             let metadata::Hostname { name, address } =
                 task.content(self, version, |one| one.hostname.clone())?;
-            let hosts = task.host.read("/etc/hosts")?.unwrap_or_default();
+            let hosts = task.host.read_whole("/etc/hosts")?.unwrap_or_default();
             let others: String =
                 hosts.lines().filter(|line| !line.ends_with(MARK)).map(|line| format!("{line}\n")).collect();
             task.host.write("/etc/hosts", &format!("{others}{address} {name} {MARK}\n"), 0o644)?;

@@ -38,7 +38,7 @@ impl Software for NoSwap {
     ) -> BoxFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
             let metadata::Swap::Off = task.content(self, version, |one| one.swap)?;
-            if let Some(table) = task.host.read(FSTAB)?
+            if let Some(table) = task.host.read_whole(FSTAB)?
                 && table.lines().any(is_swap)
             {
                 let kept: String =
