@@ -1,8 +1,15 @@
 //! Keeps the host from being switched off or restarted while software is being changed.
 
-use std::process::Stdio;
+use std::{io, process::Stdio, time::Duration};
 
-use tokio::process::{Child, Command};
+use tokio::{
+    io::AsyncReadExt,
+    process::{Child, Command},
+    time::timeout,
+};
+
+/// logind answers at once; if it does not, software is changed all the same.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A block inhibitor of logind. It ends when this is dropped, and also when the agent dies: the holder waits on a
 /// pipe that the kernel then closes.
@@ -12,18 +19,11 @@ pub struct Inhibitor {
 }
 
 impl Inhibitor {
-    /// Takes it. A host without logind is changed all the same: nobody there asks logind either.
-    pub fn take(why: &str) -> Self {
-        let holder = Command::new("systemd-inhibit")
-            .args(["--what=shutdown:sleep", "--mode=block", "--who=node-agent"])
-            .arg(format!("--why={why}"))
-            .arg("cat")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn();
-        match holder {
+    /// Takes it; when this ends, logind knows. A host without logind is changed all the same: nobody there asks logind
+    /// either.
+    pub async fn take(why: &str) -> Self {
+        let holder = timeout(PATIENCE, hold(why));
+        match holder.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
             Ok(holder) => Self { holder: Some(holder) },
             Err(error) => {
                 tracing::warn!(%error, "shutdown cannot be inhibited while software is changed");
@@ -40,4 +40,21 @@ impl Inhibitor {
             let _ = holder.wait().await;
         }
     }
+}
+
+/// Starts who holds it, which begins only when logind has given it.
+async fn hold(why: &str) -> io::Result<Child> {
+    let mut holder = Command::new("systemd-inhibit")
+        .args(["--what=shutdown:sleep", "--mode=block", "--who=node-agent"])
+        .arg(format!("--why={why}"))
+        .args(["sh", "-c", "echo && exec cat > /dev/null"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()?;
+    let mut stdout = holder.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
+    // An end instead is its failure.
+    stdout.read_u8().await?;
+    Ok(holder)
 }

@@ -52,11 +52,11 @@ pub(super) async fn run(root: PathBuf, output: Output) -> anyhow::Result<u8> {
     let asked = ask(&node, &settings).await?;
     let plan = match &asked {
         Asked::Metadata(plan) | Asked::Node(Ok(Request { plan: Some(plan), .. })) => Some(plan.clone()),
-        Asked::Nothing | Asked::NoNode | Asked::Node(_) | Asked::Silence { .. } => None,
+        Asked::Nothing | Asked::NoNode | Asked::Refusal(_) | Asked::Node(_) | Asked::Silence { .. } => None,
     };
     let seen =
         observe::observe(&host, &settings.contents, &settings.config.kubeconfig, plan.as_ref()).await?;
-    let cluster = if seen.facts.joined { node.cluster_version().await.ok() } else { None };
+    let cluster = if seen.facts.joined { node.cluster().await.ok() } else { None };
     if let (Some(plan), Asked::Node(_)) = (&plan, &asked) {
         skip_acceptance(&mut journal, plan);
     }
@@ -65,7 +65,7 @@ pub(super) async fn run(root: PathBuf, output: Output) -> anyhow::Result<u8> {
         asked: &asked,
         host: &seen,
         journal: &journal,
-        cluster: cluster.as_ref(),
+        cluster: cluster.as_ref().map(|cluster| &cluster.version),
         api_patience: SignedDuration::ZERO,
     });
     let software = software(&seen, plan.as_ref());
@@ -100,6 +100,7 @@ async fn ask(node: &OwnNode, settings: &Settings) -> anyhow::Result<Asked> {
     match &*view {
         View::Seen { annotations, .. } => Ok(Asked::Node(annotations::read_request(annotations))),
         View::Absent => Ok(Asked::NoNode),
+        View::Refused(why) => Ok(Asked::Refusal(why.clone())),
         View::NoCredential | View::Silent { .. } => Ok(Asked::Silence { since: Timestamp::now() }),
     }
 }

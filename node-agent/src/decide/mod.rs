@@ -52,6 +52,8 @@ pub enum Asked {
     Node(Result<Request, RequestError>),
     /// The host is in a cluster that has no Node of its name: nobody can permit anything.
     NoNode,
+    /// The host is in a cluster whose API server does not let it see its Node, and says why.
+    Refusal(String),
     /// The host is in a cluster, and its API server does not answer.
     Silence {
         /// Since when.
@@ -166,6 +168,8 @@ pub fn decide(snapshot: &Snapshot<'_>) -> Decision {
             let message = "the API server has no Node of this name; the kubelet makes it when it starts";
             rest(Phase::Waiting, Reason::NodeMissing, message, Standing::Keep)
         }
+        // However long: a server that answers can be asked for a permit, and this one gives none.
+        Asked::Refusal(why) => rest(Phase::Waiting, Reason::ApiRefused, why, Standing::Keep),
         Asked::Silence { since } => in_silence(snapshot, *since),
     }
 }
@@ -233,8 +237,11 @@ fn pursue(
                 retrying(failed, *until, id)
             }
             Some(_) => Decision::Finish { origin },
-            // Metadata is finished by telling the provider, also if there was nothing to change.
-            None if origin == Origin::Metadata => Decision::Accept { plan: plan.clone(), origin },
+            // Metadata is finished by telling the provider, also if there was nothing to change; and where services
+            // were last found broken, or not looked at since a change, right versions are not enough.
+            None if origin == Origin::Metadata || journal.unverified => {
+                Decision::Accept { plan: plan.clone(), origin }
+            }
             None => {
                 rest(Phase::Idle, Reason::UpToDate, "all versions are the desired ones", Standing::At(id))
             }

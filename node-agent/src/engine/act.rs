@@ -73,7 +73,7 @@ impl Engine {
         let Some(one) = software::find(name) else { return };
         let Some(plan) = self.journal.active.as_ref().map(|active| active.plan.clone()) else { return };
         if self.inhibitor.is_none() {
-            self.inhibitor = Some(Inhibitor::take("software is being changed"));
+            self.inhibitor = Some(Inhibitor::take("software is being changed").await);
         }
         if !self.begin(Step::Change(name.clone())) {
             return;

@@ -7,7 +7,6 @@ mod say;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use common::{
-    KubernetesVersion,
     annotations::{self, Request},
     plan::{Plan, PlanId},
     state::{Phase, Reason, State},
@@ -22,7 +21,7 @@ use crate::{
     host::Host,
     inhibitor::Inhibitor,
     journal::{Failed, Journal, Limits},
-    node::{Chain, OwnNode, View},
+    node::{Chain, Cluster, OwnNode, View},
     notify, observe,
     observe::{BootId, HostState},
     software,
@@ -77,7 +76,7 @@ pub struct Engine {
     fresh: bool,
     /// The plan it was looked at for: some versions are only seen if they are asked for.
     looked_for: Option<PlanId>,
-    cluster: Option<KubernetesVersion>,
+    cluster: Option<Cluster>,
     /// What the API server said when it refused a write.
     refused: Option<String>,
     state: State,
@@ -212,7 +211,7 @@ impl Engine {
             asked: &asked,
             host: &self.seen,
             journal: &self.journal,
-            cluster: self.cluster.as_ref(),
+            cluster: self.cluster.as_ref().map(|cluster| &cluster.version),
             api_patience: SignedDuration::from_secs(self.settings.config.api_patience_seconds.into()),
         })
     }
@@ -226,6 +225,7 @@ impl Engine {
             }
             View::Silent { since } => Asked::Silence { since: *since },
             View::Absent => Asked::NoNode,
+            View::Refused(why) => Asked::Refusal(why.clone()),
             View::Seen { annotations, .. } => Asked::Node(annotations::read_request(annotations)),
         }
     }
@@ -233,7 +233,9 @@ impl Engine {
     fn asked_plan(&self) -> Option<Plan> {
         match self.asked() {
             Asked::Metadata(plan) | Asked::Node(Ok(Request { plan: Some(plan), .. })) => Some(plan),
-            Asked::Silence { .. } => self.journal.active.as_ref().map(|active| active.plan.clone()),
+            Asked::Silence { .. } | Asked::Refusal(_) => {
+                self.journal.active.as_ref().map(|active| active.plan.clone())
+            }
             Asked::Nothing | Asked::NoNode | Asked::Node(_) => None,
         }
     }
@@ -247,8 +249,8 @@ impl Engine {
         if is_there(software::KUBERNETES) && is_there("kubelet") {
             return;
         }
-        match self.node.cluster_version().await {
-            Ok(version) => self.cluster = Some(version),
+        match self.node.cluster().await {
+            Ok(cluster) => self.cluster = Some(cluster),
             Err(error) => tracing::warn!("kubeadm-config cannot be read: {}", Chain(&error)),
         }
     }
@@ -289,7 +291,9 @@ impl Engine {
         self.set_state(phase, reason, message);
         self.refused = None;
         self.publish().await;
-        self.wait(until).await;
+        // What was refused is what others wait for, and nothing tells when it would be taken.
+        let again = Timestamp::now().checked_add(SECOND_LOOK).ok().filter(|_| self.refused.is_some());
+        self.wait(until.into_iter().chain(again).min()).await;
     }
 
     fn stand(&mut self, standing: Standing) {

@@ -54,7 +54,7 @@ impl Engine {
             View::Seen { annotations, .. } => {
                 report::patch(annotations, &report::report(&self.seen, &self.journal, &self.state))
             }
-            View::NoCredential | View::Silent { .. } | View::Absent => None,
+            View::NoCredential | View::Silent { .. } | View::Absent | View::Refused(_) => None,
         };
         let Some(patch) = patch else { return false };
         match self.node.patch(&patch).await {

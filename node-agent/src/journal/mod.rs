@@ -49,6 +49,10 @@ pub struct Journal {
     pub quarantine: Option<Quarantine>,
     /// When a plan was last finished.
     pub last_success: Option<Timestamp>,
+    /// Whether services were not found well since something was changed or found broken: versions alone say nothing
+    /// of them, so no plan counts as reached before they are looked at.
+    #[serde(default)]
+    pub unverified: bool,
 }
 
 /// A plan under way.
@@ -172,6 +176,7 @@ impl Default for Journal {
             active: None,
             quarantine: None,
             last_success: None,
+            unverified: false,
         }
     }
 }
@@ -184,13 +189,14 @@ impl Journal {
             format: u32,
         }
         let unreadable = |source| JournalError::Unreadable { path: path.to_owned(), source };
-        let Some(text) = files::read(path).map_err(unreadable)? else { return Ok(Self::default()) };
-        if let Ok(Form { format: found }) = serde_json::from_str(&text)
+        let Some(text) = files::read_bytes(path).map_err(unreadable)? else { return Ok(Self::default()) };
+        if let Ok(Form { format: found }) = serde_json::from_slice(&text)
             && found > FORMAT
         {
             return Err(JournalError::TooNew { path: path.to_owned(), found });
         }
-        serde_json::from_str(&text).map_err(|source| JournalError::Damaged { path: path.to_owned(), source })
+        serde_json::from_slice(&text)
+            .map_err(|source| JournalError::Damaged { path: path.to_owned(), source })
     }
 
     /// Reads the journal for the service. A damaged one is kept aside for people: we replace it in one step, so
@@ -244,7 +250,7 @@ impl Journal {
             return false;
         };
         let withdrawn = match asked {
-            Asked::Silence { .. } => active.withdrawn,
+            Asked::Silence { .. } | Asked::Refusal(_) => active.withdrawn,
             Asked::Node(Ok(Request { plan: Some(plan), permit: true, paused: None })) => *plan != active.plan,
             // Without a credential, too: a permit is of the cluster the host was part of.
             Asked::Node(_) | Asked::NoNode | Asked::Nothing | Asked::Metadata(_) => true,
@@ -278,6 +284,7 @@ impl Journal {
     /// A step is about to begin. Written before it does.
     pub fn begin(&mut self, step: Step, boot: &BootId) {
         if let Some(active) = &mut self.active {
+            self.unverified = true;
             if step == Step::Reboot {
                 active.rebooted_from = Some(boot.clone());
             }
@@ -296,6 +303,7 @@ impl Journal {
     /// The attempt failed: another one later, or quarantine. `jitter` is between 0 and 1.
     pub fn fail(&mut self, failure: Failed, now: Timestamp, limits: Limits, jitter: f64) {
         let Some(active) = &mut self.active else { return };
+        self.unverified = true;
         active.step = None;
         if active.attempt >= limits.attempts {
             return self.give_up(failure, now);
@@ -352,6 +360,7 @@ impl Journal {
             }
             self.observed = Some(active.plan.id());
             self.ready = true;
+            self.unverified = false;
             self.last_success = Some(now);
         }
     }

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use common::{KubernetesVersion, metadata::NodeName};
+use common::{KubernetesVersion, annotations, metadata::NodeName};
 use futures::{Stream, StreamExt};
 use hyper::Request;
 use jiff::Timestamp;
@@ -62,6 +62,8 @@ pub enum View {
     },
     /// The API server answers, and has no such Node.
     Absent,
+    /// The API server answers, and does not let us see the Node.
+    Refused(String),
     /// These are the Node's annotations.
     Seen {
         /// All of them.
@@ -69,6 +71,17 @@ pub enum View {
         /// The version they were read in.
         version: Option<u64>,
     },
+}
+
+/// What of a cluster's kubeadm-config is needed here.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Cluster {
+    /// The version that some control plane was brought to.
+    #[serde(rename = "kubernetesVersion")]
+    pub version: KubernetesVersion,
+    /// Where its images come from, if that is not where kubeadm takes them from by itself.
+    #[serde(rename = "imageRepository")]
+    pub image_repository: Option<String>,
 }
 
 /// A request that brought nothing.
@@ -109,7 +122,7 @@ impl From<kube::Error> for NodeError {
         match error {
             // A server that starts or stops answers like this, too; it is as good as away.
             kube::Error::Api(status) if status.code < 500 && status.code != 429 && status.code != 401 => {
-                Self::Refused(status.message)
+                Self::Refused(annotations::shorten_middle(&status.message))
             }
             other => Self::Unreachable(Box::new(other)),
         }
@@ -193,6 +206,7 @@ impl OwnNode {
                 Ended::Watch(Ok(())) if lasted => continue,
                 // A server that ends every watch at once must not be flooded.
                 Ended::Watch(Ok(())) | Ended::Doubt => {}
+                Ended::Watch(Err(error)) if error.is_refusal() => self.note_refusal(&error),
                 Ended::Watch(Err(error)) => self.note_silence(&error),
             }
             let pause = delay.mul_f64(0.5 + random() / 2.0);
@@ -267,26 +281,22 @@ impl OwnNode {
     /// Reads the newest state.
     pub async fn read(&self) -> Result<(), NodeError> {
         let api: Api<Node> = Api::all(self.client().await?);
-        let answer = self.answer(api.get_metadata(self.name.as_str())).await?;
-        self.see(answer);
+        match self.answer(api.get_metadata_opt(self.name.as_str())).await? {
+            Some(node) => self.see(node),
+            None => self.set(View::Absent),
+        }
         Ok(())
     }
 
-    /// The version of the cluster as kubeadm keeps it. Every node may read it.
-    pub async fn cluster_version(&self) -> Result<KubernetesVersion, NodeError> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct ClusterConfiguration {
-            kubernetes_version: KubernetesVersion,
-        }
+    /// The cluster as kubeadm keeps it. Every node may read it.
+    pub async fn cluster(&self) -> Result<Cluster, NodeError> {
         let api: Api<ConfigMap> = Api::namespaced(self.client().await?, "kube-system");
         let config = self.answer(api.get("kubeadm-config")).await?;
         let text = config
             .data
             .and_then(|mut data| data.remove("ClusterConfiguration"))
             .ok_or(NodeError::NoVersion)?;
-        let config: ClusterConfiguration = serde_yaml::from_str(&text).map_err(|_| NodeError::NoVersion)?;
-        Ok(config.kubernetes_version)
+        serde_yaml::from_str(&text).map_err(|_| NodeError::NoVersion)
     }
 
     /// Whether the API server at an address, and no other, is ready.
@@ -342,6 +352,19 @@ impl OwnNode {
             true
         });
         if was_heard {
+            tracing::warn!("the Node cannot be followed: {}", Chain(error));
+        }
+    }
+
+    /// It is not silence, which a plan under way waits out: nobody knows what the Node says.
+    fn note_refusal(&self, error: &NodeError) {
+        let refused = View::Refused(error.to_string());
+        if self.view.send_if_modified(|view| {
+            *view != refused && {
+                *view = refused.clone();
+                true
+            }
+        }) {
             tracing::warn!("the Node cannot be followed: {}", Chain(error));
         }
     }

@@ -10,7 +10,7 @@ use program::Program;
 use serde::Deserialize;
 
 use super::{Look, Observed, Software, Task, images};
-use crate::{failure::Failure, host::Host};
+use crate::{failure::Failure, host::Host, node::Cluster};
 
 /// Its name in annotations.
 pub const NAME: &str = "kubernetes";
@@ -114,6 +114,8 @@ impl Software for Kubernetes {
                 version.as_str().parse().map_err(|error| Failure::of(Reason::KubeadmFailed, &error))?;
             let command = command(task, &version)?;
             provide_images(task, &version).await?;
+            // Before it, too: one that fails leaves a copy of etcd's data each time.
+            remove_old_backups(&task.host.path(BACKUPS))?;
             task.host.write(STARTED, &format!("{command}\n"), 0o600)?;
             let mut program = Program::new("kubeadm").args(command.split(' ')).timeout(LIMIT);
             if !task.kubeadm.ignore_preflight_errors.is_empty() {
@@ -143,7 +145,7 @@ fn command(task: &Task<'_>, version: &KubernetesVersion) -> Result<String, Failu
             "the cluster's kubeadm-config cannot be read, so kubeadm cannot work",
         )
     })?;
-    Ok(if task.facts.control_plane && cluster < version { apply } else { "upgrade node".to_owned() })
+    Ok(if task.facts.control_plane && cluster.version < *version { apply } else { "upgrade node".to_owned() })
 }
 
 /// Puts the images of a version on the host before anything needs them.
@@ -169,10 +171,15 @@ async fn provide_images(task: &Task<'_>, version: &KubernetesVersion) -> Result<
         // A kubelet fetches the few images of a worker by itself.
         return Ok(());
     }
-    let pull = Program::new("kubeadm")
+    // Without an answer this is a command that was started before, after its images had come.
+    let Some(Cluster { image_repository, .. }) = task.cluster else { return Ok(()) };
+    let mut pull = Program::new("kubeadm")
         .args(["config", "images", "pull", "--kubernetes-version"])
         .arg(version.tag())
         .timeout(LIMIT);
+    if let Some(repository) = image_repository {
+        pull = pull.arg(format!("--image-repository={repository}"));
+    }
     task.host.insist(Reason::ImageFailed, pull).await.map(drop)
 }
 
@@ -227,7 +234,7 @@ mod tests {
         let mut bench = Bench::new(FakeHost::silent());
         bench.facts.joined = true;
         bench.facts.control_plane = control_plane;
-        bench.cluster = Some(cluster.parse().unwrap());
+        bench.cluster = Some(Cluster { version: cluster.parse().unwrap(), image_repository: None });
         bench
     }
 
@@ -271,8 +278,34 @@ mod tests {
         // It need not be decided again, so nobody need be asked.
         bench.cluster = None;
         bench.ensure(&Kubernetes, &target).await.unwrap();
-        assert_eq!(kubeadm(&bench), ["kubeadm upgrade apply v1.37.1 --yes"]);
+        assert_eq!(bench.fake.commands(), ["kubeadm upgrade apply v1.37.1 --yes"]);
         assert!(!bench.observe(&Kubernetes).needs_change(&target));
+    }
+
+    #[tokio::test]
+    async fn images_of_a_control_plane_come_from_where_the_clusters_come_from() {
+        for (repository, expected) in [(None, ""), (Some("mirror:5000/k8s"), " --image-repository=mirror:5000/k8s")] {
+            let mut bench = bench(true, "1.36.4");
+            let cluster = bench.cluster.as_mut().unwrap();
+            cluster.image_repository = repository.map(str::to_owned);
+            bench.ensure(&Kubernetes, &"1.37.1".parse().unwrap()).await.unwrap();
+            let pull = format!("kubeadm config images pull --kubernetes-version v1.37.1{expected}");
+            assert_eq!(bench.fake.commands()[0], pull);
+        }
+    }
+
+    #[tokio::test]
+    async fn backups_of_a_kubeadm_that_fails_do_not_pile_up() {
+        let mut bench = Bench::new(FakeHost::new(|command| {
+            if command.starts_with("kubeadm upgrade") { Err("no".to_owned()) } else { Ok(String::new()) }
+        }));
+        bench.facts.joined = true;
+        bench.cluster = Some(Cluster { version: "1.37.1".parse().unwrap(), image_repository: None });
+        for number in 1..9 {
+            bench.fake.write(&format!("{BACKUPS}/kubeadm-backup-etcd-2026-11-16-06-00-0{number}/x"), "");
+            bench.ensure(&Kubernetes, &"1.37.1".parse().unwrap()).await.unwrap_err();
+            assert_eq!(fs::read_dir(bench.fake.host.path(BACKUPS)).unwrap().count(), 1);
+        }
     }
 
     #[test]

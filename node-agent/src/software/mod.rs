@@ -25,6 +25,7 @@ use crate::{
     contents::Contents,
     failure::Failure,
     host::Host,
+    node::Cluster,
     observe::{Facts, ServiceState},
 };
 
@@ -101,8 +102,8 @@ pub struct Task<'a> {
     pub facts: &'a Facts,
     /// How kubeadm is called here.
     pub kubeadm: &'a Kubeadm,
-    /// The version the cluster's kubeadm-config names.
-    pub cluster: Option<&'a KubernetesVersion>,
+    /// What the cluster's kubeadm-config says, if it could be read.
+    pub cluster: Option<&'a Cluster>,
 }
 
 /// Stands on the disk from before files of a service change until the service has read them.
@@ -227,7 +228,7 @@ pub(crate) mod testing {
         pub(crate) facts: Facts,
         pub(crate) contents: Contents,
         pub(crate) plan: Plan,
-        pub(crate) cluster: Option<KubernetesVersion>,
+        pub(crate) cluster: Option<Cluster>,
     }
 
     impl Bench {

@@ -195,6 +195,7 @@ fn open(facts: &Facts, id: Id, book: &Book) -> Journal {
     let mut journal = Journal::default();
     journal.observed = book.observed.then(|| plan.id());
     journal.ready = book.ready;
+    journal.unverified = book.unverified;
     journal.active = book.active.then(|| Active {
         plan: plan.clone(),
         origin: Origin::Node,
@@ -238,5 +239,6 @@ fn close(facts: &Facts, id: Id, journal: &Journal) -> Book {
         observed: journal.observed.is_some(),
         ready: journal.ready,
         quarantine: journal.quarantine.is_some(),
+        unverified: journal.unverified,
     }
 }

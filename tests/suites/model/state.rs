@@ -169,6 +169,7 @@ pub(crate) struct Book {
     pub(crate) observed: bool,
     pub(crate) ready: bool,
     pub(crate) quarantine: bool,
+    pub(crate) unverified: bool,
 }
 
 /// A host and its agent.

@@ -192,6 +192,14 @@ fn is_presentable(case: &Case, rest: &Rest) {
     assert!(report[STATE].len() < 4096, "{}", report[STATE]);
 }
 
+/// Whether the host has all that a plan asks for.
+pub(super) fn is_at(case: &Case, plan: &Plan) -> bool {
+    wanted(plan, &case.host).iter().all(|(name, version)| {
+        let observed = case.host.observed(name.as_str()).unwrap();
+        !observed.needs_change(version) && !observed.needs_reboot(version)
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
@@ -200,6 +208,10 @@ proptest! {
         let decision = case.decide(&word.asked());
         let active = case.journal.active.as_ref();
         let (plan, origin) = match &decision {
+            Decision::Accept { plan, origin: Origin::Node } if case.journal.unverified && is_at(&case, plan) => {
+                // Nothing will be changed: services are looked at.
+                return Ok(());
+            }
             Decision::Accept { plan, origin } => (plan, *origin),
             Decision::Change { software, version } => {
                 let active = active.unwrap();

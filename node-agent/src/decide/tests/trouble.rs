@@ -52,6 +52,62 @@ fn quarantine_is_for_one_plan_survives_a_restart_and_ends_by_a_person_or_another
     assert!(matches!(case.decide(&asked), Decision::Accept { .. }));
 }
 
+/// Versions say nothing of services: after a change, and after a check that failed, they are looked at before `ready`.
+#[test]
+fn a_host_whose_services_were_not_found_well_is_at_no_plan() {
+    let (goal, smaller) = (kubernetes(NEW), plan(&[("kubelet", NEW)]));
+    let mut case = Case::worker(NEW).accepted(&goal, Origin::Node);
+    let check = |case: &Case, plan: &Plan| {
+        let accept = Decision::Accept { plan: plan.clone(), origin: Origin::Node };
+        // Looking needs no permit.
+        for asked in [permitted(plan), unpermitted(plan)] {
+            assert_eq!(case.decide(&asked), accept);
+        }
+    };
+    // The check fails until the plan is given up; then a person says: try again.
+    for _ in 0..LIMITS.attempts {
+        assert_eq!(case.decide(&permitted(&goal)), Decision::Finish { origin: Origin::Node });
+        case.journal.fail(broken(), case.now, LIMITS, 0.0);
+        case.now = at(case.now.as_second() + 600);
+    }
+    case.rests(&permitted(&goal), Phase::Quarantined, Reason::PackageFailed, &Standing::Missed(goal.id()));
+    // A plan of what is there is no way around it, and neither is a restart of the agent.
+    check(&case, &smaller);
+    case.journal = serde_json::from_str(&serde_json::to_string(&case.journal).unwrap()).unwrap();
+    check(&case, &smaller);
+    assert!(case.journal.retry());
+    check(&case, &goal);
+    case = case.accepted(&goal, Origin::Node);
+    assert_eq!(case.decide(&permitted(&goal)), Decision::Finish { origin: Origin::Node });
+    case.journal.finish(case.now);
+    case.rests(&permitted(&smaller), Phase::Idle, Reason::UpToDate, &Standing::At(smaller.id()));
+    // A change that was made, and another plan before anybody looked.
+    let mut case = Case::worker(OLD).accepted(&plan(&[("containerd", "2")]), Origin::Node);
+    case.journal.begin(Step::Change(name("containerd")), &case.host.facts.boot);
+    case.change(&name("containerd"), &version("2"));
+    case.journal.end_step();
+    check(&case, &kubernetes(OLD));
+}
+
+/// A server that answers could be asked for a permit; who may not see the Node has none, however long that lasts.
+#[test]
+fn a_refusal_is_not_waited_out() {
+    let goal = kubernetes(NEW);
+    let refusal = Asked::Refusal("the API server refused: nodes \"w1\" is forbidden".into());
+    let mut case = Case::worker(OLD).cluster(NEW).accepted(&goal, Origin::Node);
+    case.now = at(999_999);
+    case.rests(&refusal, Phase::Waiting, Reason::ApiRefused, &Standing::Keep);
+    assert!(case.rest(&refusal).message.contains("forbidden"));
+    // What was last heard stays.
+    case.journal.hear(&refusal);
+    assert!(!case.journal.active.as_ref().unwrap().withdrawn);
+    case.journal.hear(&unpermitted(&goal));
+    case.journal.hear(&refusal);
+    assert!(case.journal.active.as_ref().unwrap().withdrawn);
+    // A host at its plan, and one that is in no plan, have nothing to do either.
+    Case::worker(NEW).rests(&refusal, Phase::Waiting, Reason::ApiRefused, &Standing::Keep);
+}
+
 #[test]
 fn a_reboot_is_ordered_once() {
     let goal = plan(&[("kernel", "6.2")]);
