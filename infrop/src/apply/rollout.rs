@@ -186,7 +186,7 @@ pub(super) fn drain(infrastructure: &Infrastructure) -> Drain {
     };
     let limit = match at_timeout {
         // For as long as the whole run may take.
-        AtTimeout::Wait => Duration::MAX / 2,
+        AtTimeout::Wait => Duration::MAX,
         AtTimeout::Skip | AtTimeout::Delete => Duration::from_secs((*timeout_seconds).into()),
     };
     Drain { rules, limit }
