@@ -8,6 +8,9 @@ use jiff::{SignedDuration, Timestamp};
 use super::{assess::Reading, decide::Action, history::Kind, policy::Policy};
 use crate::cluster::NodeView;
 
+/// What the names of all annotations of infrop and node-agent have before the slash.
+const DOMAIN: &str = "caos.ch";
+
 /// A Node, and what it is to become.
 #[derive(Debug, Clone)]
 pub struct Member {
@@ -29,7 +32,7 @@ pub struct Member {
     pub checked: Option<Result<(), Failing>>,
     /// Whether what a site checks is well since the node is; none while nobody looked.
     pub tested: Option<Result<(), Failing>>,
-    /// When something last changed on the Node, as far as this run saw.
+    /// When it last gave a sign of being on its way, as far as this run saw.
     pub changed: Timestamp,
 }
 
@@ -72,10 +75,27 @@ impl Member {
             self.checked.take_if(|result| result.is_ok());
             self.tested.take_if(|result| result.is_ok());
         }
+        if is_sign(&self.node, &node) {
+            self.changed = now;
+        }
         self.reading = read(&node, &self.target);
         self.node = node;
-        self.changed = now;
     }
+}
+
+/// Whether a Node has changed in what a node on its way changes. Its kubelet writes every few minutes, whatever is not well,
+/// and says in other words each time why it is not; and anyone may write labels and annotations of their own.
+fn is_sign(before: &NodeView, after: &NodeView) -> bool {
+    let ours = |node: &NodeView| {
+        let domain = |key: &str| key.split_once('/').is_some_and(|(domain, _)| domain.ends_with(DOMAIN));
+        let mut ours = node.annotations.clone();
+        ours.retain(|key, _| domain(key));
+        ours
+    };
+    let NodeView { uid, ready, since, cordoned, kubelet, boot_id, .. } = before;
+    (uid, ready.is_ok(), since, cordoned, kubelet, boot_id)
+        != (&after.uid, after.ready.is_ok(), &after.since, &after.cordoned, &after.kubelet, &after.boot_id)
+        || ours(before) != ours(after)
 }
 
 /// Something that is looked at again until it is well, but not for ever.

@@ -1,6 +1,7 @@
 //! Decisions, as tables.
 
 mod options;
+mod signs;
 
 use std::collections::BTreeMap;
 
