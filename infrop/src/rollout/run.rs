@@ -284,11 +284,15 @@ impl<'a> Run<'a> {
         self.snapshot.busy.insert(action.clone());
         let attempt = self.attempts.get(&action).copied().unwrap_or(0);
         let member = action.node().and_then(|name| self.snapshot.members.get(name)).cloned();
-        if let Some(member) = action.node().and_then(|name| self.snapshot.members.get_mut(name))
-            && matches!(action, Action::Permit(_))
-        {
-            (member.checked, member.tested) = (None, None);
-            member.emptied = false;
+        if let Some(member) = action.node().and_then(|name| self.snapshot.members.get_mut(name)) {
+            match action {
+                Action::Permit(_) => {
+                    (member.checked, member.tested) = (None, None);
+                    member.emptied = false;
+                }
+                Action::Step(Verb::Drain, _) => member.begin_drain(),
+                _ => {}
+            }
         }
         let (means, progress) = (self.means, self.rollout.progress);
         let event = event(&action);
@@ -374,7 +378,7 @@ impl<'a> Run<'a> {
         match (found, member) {
             (Found::Node(node), _) => self.take_node(&node),
             (Found::Etcd(etcd), _) => self.snapshot.etcd.take(etcd, Timestamp::now()),
-            (Found::Empty, Some(member)) => member.emptied = true,
+            (Found::Empty, Some(member)) => member.end_drain(),
             (Found::Held(why), Some(member)) => member.skipped = Some(why),
             (Found::Checked(result), Some(member)) => {
                 let now = Timestamp::now();

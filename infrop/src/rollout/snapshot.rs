@@ -24,6 +24,8 @@ pub struct Member {
     pub(super) reading: Result<Reading, String>,
     /// Whether it was seen empty of pods that have to go, since it was cordoned.
     pub emptied: bool,
+    /// Whether pods were kept away without a break since its drain was begun.
+    pub(super) closed: bool,
     /// Why its drain was given up, if it was.
     pub skipped: Option<String>,
     /// Why an action on it failed for good in this run.
@@ -46,6 +48,7 @@ impl Member {
             target,
             reading,
             emptied: false,
+            closed: false,
             skipped: None,
             failed: None,
             checked: None,
@@ -64,11 +67,21 @@ impl Member {
         self.reading.as_ref().is_ok_and(Reading::at_target)
     }
 
+    /// Its pods are made to go from now on.
+    pub(super) fn begin_drain(&mut self) {
+        self.closed = self.node.cordoned;
+    }
+
+    /// Its pods are gone: those that were there when its drain was begun, and no others, unless pods could come meanwhile.
+    pub(super) fn end_drain(&mut self) {
+        self.emptied = std::mem::take(&mut self.closed);
+    }
+
     /// The Node has changed.
     pub fn update(&mut self, node: NodeView, now: Timestamp) {
         if !node.cordoned {
-            // Pods may have come.
-            self.emptied = false;
+            // Pods may have come, also to one that is just being emptied.
+            (self.emptied, self.closed) = (false, false);
         }
         if node.ready.is_err() || node.boot_id != self.node.boot_id {
             // What was well then need not be when it comes back. What was not keeps its time.

@@ -207,7 +207,7 @@ impl Decider {
             Busy::Permit | Busy::Announced if self.guard == Some(Guard::OwnPermits) => return None,
             Busy::Permit | Busy::Announced => Action::Permit(name.clone()),
             Busy::Cordon => step(Verb::Cordon),
-            Busy::Drain => step(Verb::Drain),
+            Busy::Drain | Busy::OpenDrain => step(Verb::Drain),
             Busy::Plan => step(Verb::Plan),
             Busy::Uncordon => step(Verb::Uncordon),
             Busy::Withdraw => step(Verb::Withdraw),

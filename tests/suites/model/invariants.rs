@@ -100,7 +100,13 @@ pub(crate) fn on_write(facts: &Facts, before: &State, who: Who, id: Id, busy: Bu
                 return broken("I1", format!("{id:?} counts as given back and is still away"));
             }
         }
-        Busy::Idle | Busy::Permit | Busy::Cordon | Busy::Drain | Busy::Plan | Busy::Fence => {}
+        Busy::Idle
+        | Busy::Permit
+        | Busy::Cordon
+        | Busy::Drain
+        | Busy::OpenDrain
+        | Busy::Plan
+        | Busy::Fence => {}
     }
     Ok(())
 }

@@ -218,6 +218,8 @@ pub(crate) enum Busy {
     Announced,
     Cordon,
     Drain,
+    /// One of a node that pods could come to meanwhile.
+    OpenDrain,
     Plan,
     Uncordon,
     Withdraw,

@@ -185,7 +185,7 @@ impl World {
             }
             for id in Id::ALL {
                 let seen = process.nodes.at(id);
-                if seen.busy == Busy::Drain && left.held > 0 {
+                if matches!(seen.busy, Busy::Drain | Busy::OpenDrain) && left.held > 0 {
                     moves.push(Move::Held(who, id));
                 }
                 // The watch comes to the event before its own permit only now.

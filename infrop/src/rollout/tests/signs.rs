@@ -40,3 +40,35 @@ fn only_what_the_way_changes_is_a_sign() {
     change(&mut snapshot, "w-1", |node| node.ready = Err("last seen 31 min ago".into()));
     assert_eq!(stage(&snapshot, "w-1"), (Stage::Failed, Reason::NoSign));
 }
+
+/// What a drain says is of the cordon it was begun under: pods may have come after its last look.
+#[test]
+fn a_drain_during_which_pods_could_come_did_not_empty_the_node() {
+    type Meanwhile = fn(&mut Snapshot);
+    let meanwhile: [(&str, Meanwhile, &str); 4] = [
+        ("nothing", |_| {}, "write the plan of w-1"),
+        ("lifted", |snapshot| change(snapshot, "w-1", |node| node.cordoned = false), "cordon w-1"),
+        (
+            "lifted and cordoned",
+            |snapshot| {
+                change(snapshot, "w-1", |node| node.cordoned = false);
+                change(snapshot, "w-1", |node| node.cordoned = true);
+            },
+            "drain w-1",
+        ),
+        ("written", |snapshot| annotate(snapshot, "w-1", "a/b", "c"), "write the plan of w-1"),
+    ];
+    for (what, happens, expected) in meanwhile {
+        let mut snapshot = snapshot(&["w-1", "w-2"], &plan("1.37.1"));
+        for action in ["permit changes on w-1", "cordon w-1"] {
+            assert_eq!(actions(&snapshot), [action]);
+            let action = decide(&snapshot).actions.remove(0);
+            assume(&mut snapshot, &action);
+        }
+        let name = "w-1".parse().unwrap();
+        snapshot.members.get_mut(&name).unwrap().begin_drain();
+        happens(&mut snapshot);
+        snapshot.members.get_mut(&name).unwrap().end_drain();
+        assert_eq!(actions(&snapshot), [expected], "{what}");
+    }
+}
