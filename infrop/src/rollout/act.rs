@@ -142,6 +142,7 @@ impl Means<'_> {
                 self.patch(node, action, patch::cordon(node, &mark, exclude)).await
             }
             Action::Step(Verb::Uncordon, _) => self.patch(node, action, patch::uncordon(node)).await,
+            Action::Step(Verb::Unmark, _) => self.patch(node, action, patch::unmark(node)).await,
             Action::Step(Verb::Plan, _) => match target {
                 Some(target) => self.annotate(node, action, patch::plan(node, target)).await,
                 None => self.latest(node).await,
@@ -153,10 +154,12 @@ impl Means<'_> {
                 } else {
                     history.give_up()
                 };
-                let values = json!({
-                    CHANGES_ALLOWED: "false", PERMITTED_PLAN: null, HISTORY: history.value(),
-                });
-                self.annotate(node, action, values).await
+                let values = [
+                    (CHANGES_ALLOWED.to_owned(), json!("false")),
+                    (PERMITTED_PLAN.to_owned(), Value::Null),
+                    (HISTORY.to_owned(), history.value()),
+                ];
+                self.patch(node, action, patch::withdraw(node, values.into_iter().collect())).await
             }
             Action::Step(Verb::Drain, name) => {
                 let Drain { rules, limit } = &self.drain;

@@ -193,7 +193,7 @@ impl Facts {
         if node.observed {
             set(PLAN_OBSERVED, target.id().to_string());
         }
-        if node.cordon == Cordon::Rollout {
+        if matches!(node.cordon, Cordon::Rollout | Cordon::Lifted) {
             set(CORDONED_BY, format!("{MARK}{}", target.id()));
         }
         if node.paused {
@@ -233,7 +233,7 @@ impl Facts {
             resource_version: "1".to_owned(),
             ready: if node.up { Ok(()) } else { Err("its kubelet does not report".to_owned()) },
             since: None,
-            cordoned: node.cordon != Cordon::None,
+            cordoned: node.cordon.is_on(),
             taints: Vec::new(),
             control_plane: self.is_plane(id),
             kubelet: format!("v{}", if node.kubelet { settled } else { OLD }),

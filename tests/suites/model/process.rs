@@ -113,7 +113,7 @@ pub(super) fn lists(world: &mut World, mut state: State, who: Who) -> Outcome {
 fn learn(state: &mut State, who: Who, id: Id) {
     let node = *state.nodes.at(id);
     let seen = state.process_mut(who).nodes.at_mut(id);
-    if node.cordon == Cordon::None {
+    if !node.cordon.is_on() {
         seen.emptied = false;
         if seen.busy == Busy::Drain {
             seen.busy = Busy::OpenDrain;
@@ -240,9 +240,14 @@ fn write(world: &World, state: &mut State, who: Who, id: Id, busy: Busy) -> Resu
     let any_plan = world.guard == Some(Guard::PermittedPlan);
     state.write(id, |node| match busy {
         Busy::Announced => (node.permit, node.armed) = (true, any_plan),
-        Busy::Withdraw => (node.permit, node.armed) = (false, false),
+        Busy::Withdraw => {
+            (node.permit, node.armed) = (false, false);
+            if node.cordon == Cordon::Lifted {
+                node.cordon = Cordon::None;
+            }
+        }
         Busy::Cordon => node.cordon = Cordon::Rollout,
-        Busy::Uncordon => node.cordon = Cordon::None,
+        Busy::Uncordon | Busy::Unmark => node.cordon = Cordon::None,
         Busy::Plan => (node.plan, node.armed) = (true, node.permit),
         Busy::Idle | Busy::Permit | Busy::Drain | Busy::OpenDrain | Busy::Fence => {}
     });
