@@ -24,6 +24,7 @@ pub mod policy;
 pub mod reason;
 mod report;
 mod run;
+mod sight;
 pub mod snapshot;
 #[cfg(test)]
 pub(crate) mod tests;

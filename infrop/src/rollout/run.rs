@@ -24,6 +24,7 @@ use super::{
     policy::Policy,
     reason::Reason,
     report::Report,
+    sight::{News, Sight, take_answer},
     snapshot::{EtcdSeen, Failing, Member, Snapshot},
 };
 use crate::{
@@ -98,6 +99,8 @@ pub enum Outcome {
 
 struct Ended {
     action: Action,
+    /// Tells its node from another of the same name.
+    uid: Option<String>,
     started: Instant,
     result: Result<Found, Error>,
 }
@@ -109,6 +112,7 @@ struct Run<'a> {
     rollout: &'a Rollout<'a>,
     means: &'a Means<'a>,
     snapshot: Snapshot,
+    sight: Sight,
     attempts: BTreeMap<Action, u32>,
     /// Nodes of which something was heard since they were looked at.
     heard: BTreeSet<NodeName>,
@@ -139,6 +143,7 @@ impl Rollout<'_> {
             rollout: self,
             means: &means,
             snapshot,
+            sight: Sight::default(),
             attempts: BTreeMap::new(),
             heard: BTreeSet::new(),
             shown: BTreeMap::new(),
@@ -248,35 +253,32 @@ impl<'a> Run<'a> {
 
     /// Learns from the watch; true if all Nodes are known now.
     fn take(&mut self, event: Result<watcher::Event<Node>, watcher::Error>) -> bool {
-        match event {
-            Ok(watcher::Event::Apply(node) | watcher::Event::InitApply(node)) => self.take_node(&node),
-            Ok(watcher::Event::Delete(node)) => {
-                if let Some(node) = NodeView::new(&node) {
-                    self.snapshot.members.remove(&node.name);
-                }
+        let event = match event {
+            Ok(event) => event,
+            Err(error) => {
+                // The stream goes on by itself.
+                tracing::debug!("the watch of Nodes: {error}");
+                return false;
             }
-            Ok(watcher::Event::Init) => {}
-            Ok(watcher::Event::InitDone) => return true,
-            // The stream goes on by itself.
-            Err(error) => tracing::debug!("the watch of Nodes: {error}"),
+        };
+        let (now, targets) = (Timestamp::now(), self.rollout.targets);
+        let join = |node: NodeView| {
+            let (group, target) = targets(&node);
+            Member::new(node, group, target, now)
+        };
+        let News { heard, gone, complete } = self.sight.take(&mut self.snapshot.members, &event, now, join);
+        self.heard.extend(heard);
+        for name in gone {
+            self.attempts.retain(|action, _| action.node() != Some(&name));
+            self.shown.remove(&name);
         }
-        false
+        complete
     }
 
-    fn take_node(&mut self, node: &Node) {
-        let Some(node) = NodeView::new(node) else { return };
-        let now = Timestamp::now();
-        self.heard.insert(node.name.clone());
-        match self.snapshot.members.get_mut(&node.name) {
-            // The watch may be behind what our own writes gave back.
-            Some(member) if is_older(&node, &member.node) => {}
-            Some(member) => member.update(node, now),
-            None => {
-                let (group, target) = (self.rollout.targets)(&node);
-                let member = Member::new(node, group, target, now);
-                self.snapshot.members.insert(member.node.name.clone(), member);
-            }
-        }
+    /// The node that an action was begun with, if it is still that one.
+    fn member(&mut self, action: &Action, uid: Option<&String>) -> Option<&mut Member> {
+        let member = action.node().and_then(|name| self.snapshot.members.get_mut(name));
+        member.filter(|member| Some(&member.node.uid) == uid)
     }
 
     /// Begins an action; the snapshot knows that it is under way.
@@ -294,6 +296,7 @@ impl<'a> Run<'a> {
                 _ => {}
             }
         }
+        let uid = member.as_ref().map(|member| member.node.uid.clone());
         let (means, progress) = (self.means, self.rollout.progress);
         let event = event(&action);
         let quiet = action.is_look();
@@ -318,13 +321,13 @@ impl<'a> Run<'a> {
             if let (Ok(found), Some(member)) = (&result, &member) {
                 means.tell(&action, member, found);
             }
-            Ended { action, started, result }
+            Ended { action, uid, started, result }
         })
     }
 
     /// Learns from an action's end.
     fn take_in(&mut self, ended: Ended) -> Result<(), Error> {
-        let Ended { action, started, result } = ended;
+        let Ended { action, uid, started, result } = ended;
         self.snapshot.busy.remove(&action);
         self.heard.extend(action.node().cloned());
         let event = event(&action);
@@ -334,11 +337,15 @@ impl<'a> Run<'a> {
             Err(error) => {
                 let why = format!("{:#}", anyhow::Error::from(error));
                 self.count_failure(&action);
-                let attempts = self.attempts.entry(action.clone()).or_default();
-                *attempts += 1;
-                let last = *attempts >= ATTEMPTS;
+                // What a node that is no more could not have done to it is not tried again.
+                let mut last = action.node().is_some() && self.member(&action, uid.as_ref()).is_none();
+                if !last {
+                    let attempts = self.attempts.entry(action.clone()).or_default();
+                    *attempts += 1;
+                    last = *attempts >= ATTEMPTS;
+                }
                 self.rollout.progress.event(&event(EventStage::Failed { why: why.clone(), last }));
-                if let Some(member) = action.node().and_then(|name| self.snapshot.members.get_mut(name))
+                if let Some(member) = self.member(&action, uid.as_ref())
                     && last
                 {
                     member.failed = Some(format!("cannot {action}: {why}"));
@@ -354,7 +361,7 @@ impl<'a> Run<'a> {
             self.rollout.progress.event(&event(EventStage::Done(started.elapsed())));
         }
         self.report.note(&action);
-        self.learn(&action, found);
+        self.learn(&action, uid.as_ref(), found);
         Ok(())
     }
 
@@ -364,7 +371,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn learn(&mut self, action: &Action, found: Found) {
+    fn learn(&mut self, action: &Action, uid: Option<&String>, found: Found) {
         if let Action::Fence(name) = action {
             self.snapshot.claims.remove(name);
             self.means.claims.settle(name);
@@ -374,10 +381,12 @@ impl<'a> Run<'a> {
             // It is another etcd without this one.
             self.snapshot.etcd = EtcdSeen::default();
         }
-        let member = action.node().and_then(|name| self.snapshot.members.get_mut(name));
-        match (found, member) {
-            (Found::Node(node), _) => self.take_node(&node),
-            (Found::Etcd(etcd), _) => self.snapshot.etcd.take(etcd, Timestamp::now()),
+        let found = match found {
+            Found::Node(node) => return take_answer(&mut self.snapshot.members, &node, Timestamp::now()),
+            Found::Etcd(etcd) => return self.snapshot.etcd.take(etcd, Timestamp::now()),
+            found => found,
+        };
+        match (found, self.member(action, uid)) {
             (Found::Empty, Some(member)) => member.end_drain(),
             (Found::Held(why), Some(member)) => member.skipped = Some(why),
             (Found::Checked(result), Some(member)) => {
@@ -394,7 +403,7 @@ impl<'a> Run<'a> {
                 let failing = |why| Failing::new(member.tested.as_ref(), why, now, wait);
                 member.tested = Some(result.map_err(failing));
             }
-            (_, None) => {}
+            (Found::Node(_) | Found::Etcd(_), _) | (_, None) => {}
         }
     }
 }
@@ -408,12 +417,6 @@ fn event(action: &Action) -> impl Fn(EventStage) -> Event + use<> {
 /// Whether nothing is half done if it is left at any moment.
 fn only_waits(action: &Action) -> bool {
     action.is_look() || matches!(action, Action::Step(Verb::Drain | Verb::Test, _))
-}
-
-/// Whether a Node is older than another version of it. What cannot be compared is taken as it comes.
-fn is_older(node: &NodeView, than: &NodeView) -> bool {
-    let version = |node: &NodeView| node.resource_version.parse::<u64>().ok();
-    version(node).zip(version(than)).is_some_and(|(one, other)| one < other)
 }
 
 /// When figures have to be written although nothing else happens.
