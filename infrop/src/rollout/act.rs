@@ -25,6 +25,7 @@ use super::{
     patch,
     policy::Policy,
     snapshot::{Etcd, Member},
+    tell::Tale,
 };
 use crate::{
     cluster::{self, DirectClient, DrainError, DrainRules, NodeView},
@@ -49,8 +50,10 @@ pub struct Drain {
 /// What an action found out or made.
 #[derive(Debug)]
 pub(super) enum Found {
-    /// The Node as it is now.
-    Node(Box<Node>),
+    /// It was written: the Node as it is now.
+    Written(Box<Node>),
+    /// Someone else wrote the Node meanwhile, and nothing was written: the Node as it is now.
+    Overtaken(Box<Node>),
     /// The node has no pods left that have to go.
     Empty,
     /// Its pods do not go.
@@ -75,20 +78,11 @@ pub(super) struct Means<'a> {
 }
 
 impl Means<'_> {
-    /// Tells of an action as an Event of its Node, beside the work: who reads them can wait, and one that is lost is no
-    /// matter.
-    pub(super) fn tell(&self, action: &Action, member: &Member, found: &Found) {
-        let (kind, reason, note) = match (action, found) {
-            (_, Found::Held(why)) => (EventType::Warning, "RolloutHeld", why.clone()),
-            (_, Found::Tested(Err(why))) => (EventType::Warning, "RolloutCheckFailed", why.clone()),
-            (Action::Permit(_), _) => (EventType::Normal, "RolloutBegun", action.to_string()),
-            (Action::Step(Verb::Drain, _), _) => (EventType::Normal, "RolloutDrained", action.to_string()),
-            (Action::Step(Verb::Plan, _), _) => (EventType::Normal, "RolloutPlanned", action.to_string()),
-            (Action::Step(Verb::Withdraw, _), _) => (EventType::Normal, "RolloutEnded", action.to_string()),
-            _ => return,
-        };
+    /// Tells of something as an Event of a Node, beside the work: who reads them can wait, and one that is lost is no matter.
+    pub(super) fn tell(&self, node: &NodeView, tale: Tale) {
+        let Tale { warning, reason, note } = tale;
         let event = Event {
-            type_: kind,
+            type_: if warning { EventType::Warning } else { EventType::Normal },
             reason: reason.to_owned(),
             // The API server takes no longer one.
             note: Some(note.chars().take(1000).collect()),
@@ -97,7 +91,7 @@ impl Means<'_> {
         };
         // One of its own: a recorder remembers all of its Events for minutes, and looks through them for each new one.
         let recorder = Recorder::new(self.client.clone(), self.reporter.clone());
-        let node = member.node.reference();
+        let node = node.reference();
         tokio::spawn(async move {
             if let Err(error) = recorder.publish(&event, &node).await {
                 tracing::debug!("an Event of a Node is lost: {error}");
@@ -203,7 +197,7 @@ impl Means<'_> {
         let parameters = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
         let api = Api::<Node>::all(self.client.clone());
         match api.patch(node.name.as_str(), &parameters, &Patch::Merge(patch)).await {
-            Ok(node) => Ok(Found::Node(Box::new(node))),
+            Ok(node) => Ok(Found::Written(Box::new(node))),
             Err(kube::Error::Api(status)) if status.code == 409 => self.latest(node).await,
             Err(error) => Err(Error::api(action.to_string(), error)),
         }
@@ -212,7 +206,7 @@ impl Means<'_> {
     async fn latest(&self, node: &NodeView) -> Result<Found, Error> {
         let api = Api::<Node>::all(self.client.clone());
         let found = api.get(node.name.as_str()).await;
-        found.map(|node| Found::Node(Box::new(node))).map_err(|error| Error::api("read a Node", error))
+        found.map(|node| Found::Overtaken(Box::new(node))).map_err(|error| Error::api("read a Node", error))
     }
 
     /// Whether the pods that belong on the node are there again.

@@ -26,6 +26,7 @@ mod report;
 mod run;
 mod sight;
 pub mod snapshot;
+mod tell;
 #[cfg(test)]
 pub(crate) mod tests;
 pub mod window;

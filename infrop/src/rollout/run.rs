@@ -26,6 +26,7 @@ use super::{
     report::Report,
     sight::{News, Sight, take_answer},
     snapshot::{EtcdSeen, Failing, Member, Snapshot},
+    tell::{Failures, tale},
 };
 use crate::{
     apply::{Event, Progress, Stage as EventStage, Stop},
@@ -54,6 +55,9 @@ const PAUSES: u32 = 20;
 
 /// No pause is longer, also where a decision took long because the computer is busy: the next nodes wait for it.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
+/// Of a write that found a Node otherwise than its decision did.
+const OVERTAKEN: &str = "someone else wrote the Node meanwhile, and nothing was written";
 
 /// What a node is to become, and which group it is of.
 pub type Targets<'a> = dyn Fn(&NodeView) -> (String, Result<Plan, String>) + 'a;
@@ -118,6 +122,8 @@ struct Run<'a> {
     heard: BTreeSet<NodeName>,
     /// Why nodes that wait for their turn do so, as far as it was shown.
     shown: BTreeMap<NodeName, Reason>,
+    /// Nodes that have failed, as far as it was told.
+    failures: Failures,
     report: Report,
 }
 
@@ -147,6 +153,7 @@ impl Rollout<'_> {
             attempts: BTreeMap::new(),
             heard: BTreeSet::new(),
             shown: BTreeMap::new(),
+            failures: Failures::default(),
             report: Report::default(),
         };
         let outcome = run.until_the_end().await;
@@ -181,6 +188,7 @@ impl<'a> Run<'a> {
                     metrics.write_if_due();
                 }
                 self.show(&decision);
+                self.warn(&decision);
                 for action in decision.actions.iter().filter(|_| !stopped) {
                     running.push(self.start(action.clone()));
                 }
@@ -251,6 +259,15 @@ impl<'a> Run<'a> {
         self.rollout.progress.waiting(&reasons);
     }
 
+    /// Tells of nodes that have failed on these.
+    fn warn(&mut self, decision: &Decision) {
+        for (name, tale) in self.failures.take(decision) {
+            if let Some(member) = self.snapshot.members.get(name) {
+                self.means.tell(&member.node, tale);
+            }
+        }
+    }
+
     /// Learns from the watch; true if all Nodes are known now.
     fn take(&mut self, event: Result<watcher::Event<Node>, watcher::Error>) -> bool {
         let event = match event {
@@ -271,6 +288,7 @@ impl<'a> Run<'a> {
         for name in gone {
             self.attempts.retain(|action, _| action.node() != Some(&name));
             self.shown.remove(&name);
+            self.failures.forget(&name);
         }
         complete
     }
@@ -318,8 +336,10 @@ impl<'a> Run<'a> {
                     result => break result,
                 }
             };
-            if let (Ok(found), Some(member)) = (&result, &member) {
-                means.tell(&action, member, found);
+            if let (Ok(found), Some(member)) = (&result, &member)
+                && let Some(tale) = tale(&action, member, found)
+            {
+                means.tell(&member.node, tale);
             }
             Ended { action, uid, started, result }
         })
@@ -354,13 +374,20 @@ impl<'a> Run<'a> {
             }
         };
         self.attempts.remove(&action);
+        // To fence off, anyone's write does.
+        let vain = matches!(found, Found::Overtaken(_)) && !matches!(action, Action::Fence(_));
         if let Found::Tested(Err(why)) = &found {
             self.count_failure(&action);
             self.rollout.progress.event(&event(EventStage::Failed { why: why.clone(), last: false }));
+        } else if vain {
+            let why = OVERTAKEN.to_owned();
+            self.rollout.progress.event(&event(EventStage::Failed { why, last: false }));
         } else if !action.is_look() {
             self.rollout.progress.event(&event(EventStage::Done(started.elapsed())));
         }
-        self.report.note(&action);
+        if !vain {
+            self.report.note(&action);
+        }
         self.learn(&action, uid.as_ref(), found);
         Ok(())
     }
@@ -382,7 +409,9 @@ impl<'a> Run<'a> {
             self.snapshot.etcd = EtcdSeen::default();
         }
         let found = match found {
-            Found::Node(node) => return take_answer(&mut self.snapshot.members, &node, Timestamp::now()),
+            Found::Written(node) | Found::Overtaken(node) => {
+                return take_answer(&mut self.snapshot.members, &node, Timestamp::now());
+            }
             Found::Etcd(etcd) => return self.snapshot.etcd.take(etcd, Timestamp::now()),
             found => found,
         };
@@ -403,7 +432,7 @@ impl<'a> Run<'a> {
                 let failing = |why| Failing::new(member.tested.as_ref(), why, now, wait);
                 member.tested = Some(result.map_err(failing));
             }
-            (Found::Node(_) | Found::Etcd(_), _) | (_, None) => {}
+            (Found::Written(_) | Found::Overtaken(_) | Found::Etcd(_), _) | (_, None) => {}
         }
     }
 }
