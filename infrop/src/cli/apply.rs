@@ -177,7 +177,7 @@ pub(super) async fn execute(
     let End { outcome, report, snapshot } = ended?;
     progress.end();
     let seconds = started.elapsed().as_secs_f64();
-    if let Some(report) = report.filter(|report| !report.nodes.is_empty()) {
+    if let Some(report) = report.filter(|report| !report.is_empty()) {
         say(format_args!("{report}\n"))?;
     }
     Ok(match outcome {

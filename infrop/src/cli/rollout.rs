@@ -203,7 +203,7 @@ pub(super) async fn run(arguments: RolloutArguments, stop: Stop) -> anyhow::Resu
 fn show(report: &Report, output: Output) -> anyhow::Result<()> {
     match output {
         Output::Json => print_json(report),
-        Output::Text if report.nodes.is_empty() => say("No node was changed."),
+        Output::Text if report.is_empty() => say("No node was changed."),
         Output::Text => say(report),
     }
 }

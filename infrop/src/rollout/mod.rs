@@ -39,6 +39,6 @@ pub use self::{
     foresee::{assume, foresee, reach},
     history::Kind,
     metrics::MetricsFile,
-    report::{NodeReport, PhaseReport, Report},
+    report::{NodeReport, PhaseReport, Report, Waiting},
     run::{Outcome, Rollout, Targets},
 };

@@ -289,6 +289,7 @@ impl<'a> Run<'a> {
             self.attempts.retain(|action, _| action.node() != Some(&name));
             self.shown.remove(&name);
             self.failures.forget(&name);
+            self.report.forget(&name);
         }
         complete
     }
