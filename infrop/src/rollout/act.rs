@@ -17,13 +17,14 @@ use super::{
     assess::{MARK, Verb},
     check,
     claims::Claims,
-    decide::{Action, SAVED},
+    decide::Action,
     error::Error,
     etcd,
     history::History,
     metrics::MetricsFile,
     patch,
     policy::Policy,
+    saved::SAVED,
     snapshot::{Etcd, Member},
     tell::Tale,
 };
@@ -172,9 +173,10 @@ impl Means<'_> {
                 let word = random::hex(4).map_err(|error| Error::Api(error.into()))?;
                 self.annotate(node, action, json!({ FENCE: word })).await
             }
-            Action::SaveEtcd(_, version) => {
-                note(etcd::save(self.client, node, version).await?);
-                self.annotate(node, action, json!({ SAVED: version.to_string() })).await
+            Action::SaveEtcd(_, occasion) => {
+                let now = Timestamp::now();
+                note(etcd::save(self.client, node, occasion).await?);
+                self.annotate(node, action, json!({ SAVED: occasion.mark(now) })).await
             }
             Action::Taint(_) | Action::Untaint(_) => {
                 let taints = patch::taints(node, matches!(action, Action::Taint(_)));

@@ -13,8 +13,9 @@ use jiff::Timestamp;
 
 use super::{
     assess::{MARK, Verb, has_left_mark},
-    decide::{Action, Decision, SAVED, decide},
+    decide::{Action, Decision, decide},
     patch,
+    saved::SAVED,
     snapshot::{Etcd, Snapshot},
 };
 use crate::cluster::NodeView;
@@ -73,7 +74,7 @@ pub fn assume(world: &mut Snapshot, action: &Action) {
                 unmark(&mut node);
             }
         }
-        Action::SaveEtcd(_, version) => drop(set(SAVED, &version.to_string())),
+        Action::SaveEtcd(_, occasion) => drop(set(SAVED, &occasion.mark(now))),
         Action::Step(Verb::Cordon, _) => {
             set(CORDONED_BY, MARK);
             node.cordoned = true;

@@ -24,6 +24,7 @@ pub mod policy;
 pub mod reason;
 mod report;
 mod run;
+pub mod saved;
 mod sight;
 pub mod snapshot;
 mod tell;

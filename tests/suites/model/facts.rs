@@ -16,8 +16,8 @@ use infrop::{
     rollout::{
         Checks,
         assess::MARK,
-        decide::SAVED,
         policy::{Limits, Policy},
+        saved::{Occasion, SAVED},
     },
 };
 use jiff::{SignedDuration, Timestamp};
@@ -200,7 +200,9 @@ impl Facts {
             set(PAUSED, "a person".to_owned());
         }
         if self.is_plane(id) {
-            set(SAVED, NEW.to_owned());
+            let occasion =
+                if node.kubelet { Occasion::Change } else { Occasion::Kubernetes(self.new.clone()) };
+            set(SAVED, occasion.mark(self.now));
         }
         let state = state::State {
             phase: match node.said {
