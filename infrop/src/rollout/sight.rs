@@ -123,19 +123,19 @@ mod tests {
         /// Of a list with `w-1` and `w-2`, both of which something was found out about.
         fn new() -> Self {
             let mut world = Self { sight: Sight::default(), members: Members::new() };
-            world.take(Event::Init);
+            world.take(&Event::Init);
             for name in ["w-1", "w-2"] {
-                assert!(!world.take(Event::InitApply(node(name, "a", 10))).complete);
+                assert!(!world.take(&Event::InitApply(node(name, "a", 10))).complete);
             }
-            assert!(world.take(Event::InitDone).complete);
+            assert!(world.take(&Event::InitDone).complete);
             for member in world.members.values_mut() {
                 member.failed = Some("no".into());
             }
             world
         }
 
-        fn take(&mut self, event: Event<Node>) -> News {
-            self.sight.take(&mut self.members, &event, Timestamp::UNIX_EPOCH, join)
+        fn take(&mut self, event: &Event<Node>) -> News {
+            self.sight.take(&mut self.members, event, Timestamp::UNIX_EPOCH, join)
         }
 
         /// Name, UID, version, and whether something is known of it.
@@ -157,18 +157,18 @@ mod tests {
     fn nodes_that_went_while_nobody_watched_are_gone_with_the_next_list() {
         let mut world = World::new();
         // Until it is complete nobody knows.
-        world.take(Event::Init);
-        world.take(Event::InitApply(node("w-1", "a", 10)));
+        world.take(&Event::Init);
+        world.take(&Event::InitApply(node("w-1", "a", 10)));
         assert_eq!(world.shown(), ["w-1 a10 known", "w-2 a10 known"]);
         // It breaks off and begins anew; what an answer of ours has is newer than what it has.
-        world.take(Event::Init);
+        world.take(&Event::Init);
         take_answer(&mut world.members, &node("w-2", "a", 14), Timestamp::UNIX_EPOCH);
-        world.take(Event::InitApply(node("w-2", "a", 13)));
-        world.take(Event::InitApply(node("w-3", "a", 12)));
-        assert_eq!(world.take(Event::InitDone).gone, names(&["w-1"]));
+        world.take(&Event::InitApply(node("w-2", "a", 13)));
+        world.take(&Event::InitApply(node("w-3", "a", 12)));
+        assert_eq!(world.take(&Event::InitDone).gone, names(&["w-1"]));
         assert_eq!(world.shown(), ["w-2 a14 known", "w-3 a12"]);
         // Afterwards single events come, and none of them is a list.
-        world.take(Event::Apply(node("w-3", "a", 15)));
+        world.take(&Event::Apply(node("w-3", "a", 15)));
         assert_eq!(world.shown(), ["w-2 a14 known", "w-3 a15"]);
     }
 
@@ -178,17 +178,17 @@ mod tests {
             let mut world = World::new();
             let again = node("w-1", "b", 20);
             let news = if listed {
-                world.take(Event::Init);
-                world.take(Event::InitApply(again))
+                world.take(&Event::Init);
+                world.take(&Event::InitApply(again))
             } else {
-                world.take(Event::Apply(again))
+                world.take(&Event::Apply(again))
             };
             assert_eq!((news.heard, news.gone), (Some("w-1".parse().unwrap()), names(&["w-1"])));
             assert_eq!(world.shown(), ["w-1 b20", "w-2 a10 known"]);
             // What still comes of the one before is none of it.
             take_answer(&mut world.members, &node("w-1", "a", 19), Timestamp::UNIX_EPOCH);
             take_answer(&mut world.members, &node("w-1", "a", 30), Timestamp::UNIX_EPOCH);
-            world.take(Event::Delete(node("w-1", "a", 20)));
+            world.take(&Event::Delete(node("w-1", "a", 20)));
             assert_eq!(world.shown(), ["w-1 b20", "w-2 a10 known"]);
         }
     }
@@ -196,11 +196,11 @@ mod tests {
     #[test]
     fn an_answer_that_comes_after_its_node_went_brings_nobody_back() {
         let mut world = World::new();
-        assert_eq!(world.take(Event::Delete(node("w-1", "a", 11))).gone, names(&["w-1"]));
+        assert_eq!(world.take(&Event::Delete(node("w-1", "a", 11))).gone, names(&["w-1"]));
         take_answer(&mut world.members, &node("w-1", "a", 12), Timestamp::UNIX_EPOCH);
         assert_eq!(world.shown(), ["w-2 a10 known"]);
         take_answer(&mut world.members, &node("w-2", "a", 12), Timestamp::UNIX_EPOCH);
-        world.take(Event::Apply(node("w-2", "a", 11)));
+        world.take(&Event::Apply(node("w-2", "a", 11)));
         assert_eq!(world.shown(), ["w-2 a12 known"]);
     }
 }

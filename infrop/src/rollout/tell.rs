@@ -70,7 +70,6 @@ mod tests {
         state::{Phase, Reason as Code, State},
     };
     use jiff::SignedDuration;
-    use k8s_openapi::api::core::v1::Node;
 
     use super::*;
     use crate::rollout::{
@@ -81,11 +80,11 @@ mod tests {
     };
 
     fn written() -> Found {
-        Found::Written(Box::new(Node::default()))
+        Found::Written(Box::default())
     }
 
     fn overtaken() -> Found {
-        Found::Overtaken(Box::new(Node::default()))
+        Found::Overtaken(Box::default())
     }
 
     fn name() -> NodeName {

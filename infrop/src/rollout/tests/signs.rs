@@ -11,7 +11,7 @@ fn only_what_the_way_changes_is_a_sign() {
         ("a label", false, |node| drop(node.labels.insert("a".into(), "b".into()))),
         ("a stranger's annotation", false, |node| drop(node.annotations.insert("x.y/z".into(), "1".into()))),
         ("a taint", false, |node| {
-            node.taints = vec![serde_json::json!({ "key": "a", "effect": "NoSchedule" })]
+            node.taints = vec![serde_json::json!({ "key": "a", "effect": "NoSchedule" })];
         }),
         ("a software", true, |node| {
             drop(node.annotations.insert("alpha.kubelet.caos.ch/current-version".into(), "9".into()));
@@ -112,7 +112,9 @@ fn a_mark_does_not_outlive_its_cordon() {
     ];
     for (what, prepare, expected) in states {
         let mut snapshot = snapshot(&["w-1", "w-2"], &plan("1.37.1"));
-        prepare.iter().for_each(|prepare| prepare(&mut snapshot));
+        for prepare in prepare {
+            prepare(&mut snapshot);
+        }
         annotate(&mut snapshot, "w-1", CORDONED_BY, "rollout/x");
         annotate(&mut snapshot, "w-1", annotations::EXCLUDED_BY, "rollout/x");
         assert!(actions(&snapshot).contains(&expected.to_owned()), "{what}: {:?}", actions(&snapshot));
