@@ -174,8 +174,8 @@ fn window(wanted: &MaintenanceWindow) -> Option<Window> {
 }
 
 /// How the document wants pods to go.
-pub(super) fn drain(infrastructure: &Infrastructure) -> Drain {
-    let crate::desired::Drain { timeout_seconds, at_timeout, unmanaged } = &infrastructure.rollout.drain;
+pub fn drain(rollout: &Wanted) -> Drain {
+    let desired::Drain { timeout_seconds, at_timeout, unmanaged } = &rollout.drain;
     let rules = DrainRules {
         unmanaged: if *unmanaged { Fate::Evict } else { Fate::Refuse },
         at_deadline: match at_timeout {
@@ -186,7 +186,7 @@ pub(super) fn drain(infrastructure: &Infrastructure) -> Drain {
     };
     let limit = match at_timeout {
         // For as long as the whole run may take.
-        AtTimeout::Wait => Duration::MAX / 2,
+        AtTimeout::Wait => Duration::MAX,
         AtTimeout::Skip | AtTimeout::Delete => Duration::from_secs((*timeout_seconds).into()),
     };
     Drain { rules, limit }

@@ -13,6 +13,7 @@ use super::{
     BLOCKED, DONE, INTERRUPTED, Shared, TIMED_OUT,
     confirm::{ask, can_ask, with_all_on},
     infrastructure::DocumentArguments,
+    limit,
     output::{say, table},
     progress::{Lines, Style, metrics_file},
 };
@@ -56,8 +57,8 @@ pub(super) struct ApplyArguments {
 #[derive(Debug, Args)]
 pub(super) struct RunArguments {
     /// How long it may take, in minutes.
-    #[arg(long, value_name = "MINUTES", default_value_t = 60)]
-    timeout: u64,
+    #[arg(long, value_name = "MINUTES", default_value = "60", value_parser = limit::minutes)]
+    timeout: Duration,
 
     /// How many hosts are worked on at once [default: 32; in a lab 4 per core, for its hosts share them].
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..))]
@@ -166,13 +167,8 @@ pub(super) async fn execute(
 ) -> anyhow::Result<u8> {
     let RunArguments { timeout, parallel: _, take_over, events, metrics_file: _ } = *run;
     let started = Instant::now();
-    let options = Options {
-        timeout: Duration::from_secs(timeout * 60),
-        parallel: run.parallel(context),
-        removals,
-        take_over,
-        metrics: metrics.clone(),
-    };
+    let options =
+        Options { timeout, parallel: run.parallel(context), removals, take_over, metrics: metrics.clone() };
     let progress = Lines::new(if events { Style::Json } else { Style::for_people() });
     let ended = apply::run(context, &options, &progress, stop).await;
     if let Some(metrics) = metrics {
@@ -181,7 +177,7 @@ pub(super) async fn execute(
     let End { outcome, report, snapshot } = ended?;
     progress.end();
     let seconds = started.elapsed().as_secs_f64();
-    if let Some(report) = report.filter(|report| !report.nodes.is_empty()) {
+    if let Some(report) = report.filter(|report| !report.is_empty()) {
         say(format_args!("{report}\n"))?;
     }
     Ok(match outcome {
@@ -205,7 +201,8 @@ pub(super) async fn execute(
         Outcome::TimedOut { unfinished } => {
             say(summary(&snapshot))?;
             eprintln!(
-                "infrop: out of time after {timeout} min with {}; run the same command again to go on",
+                "infrop: out of time after {} min with {}; run the same command again to go on",
+                timeout.as_secs() / 60,
                 unfinished.join(", ")
             );
             TIMED_OUT

@@ -8,6 +8,7 @@ mod destroy;
 mod infrastructure;
 mod kubeconfig;
 mod lab;
+mod limit;
 mod manifests;
 mod node;
 mod node_reboot;

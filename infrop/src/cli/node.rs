@@ -1,5 +1,7 @@
 //! `infrop node`: list, drain, reboot, replace.
 
+use std::time::Duration;
+
 use clap::{Args, Subcommand};
 use common::{annotations, metadata::NodeName};
 
@@ -7,7 +9,7 @@ use super::{
     BAD_INPUT, DONE, Shared,
     apply::{RunArguments, execute},
     infrastructure::DocumentArguments,
-    node_reboot,
+    limit, node_reboot,
     output::say,
     progress::{Lines, Style},
     status::{self, StatusArguments},
@@ -88,8 +90,8 @@ pub(super) struct DrainArguments {
     pods: PodArguments,
 
     /// How long it may take until all pods are gone, in minutes.
-    #[arg(long, value_name = "MINUTES", default_value_t = 10)]
-    timeout: u64,
+    #[arg(long, value_name = "MINUTES", default_value = "10", value_parser = limit::minutes)]
+    timeout: Duration,
 
     /// Go on although someone else seems to be at work; only if you know that it is dead.
     #[arg(long)]
@@ -195,8 +197,7 @@ async fn drain(arguments: DrainArguments, shared: &Shared) -> anyhow::Result<u8>
         say(format_args!("{name}: pods may come."))?;
         return Ok(DONE);
     }
-    let limit = std::time::Duration::from_secs(timeout * 60);
-    let undo = match writer.during(empty(access, &name, &pods.rules(), limit, &progress)).await? {
+    let undo = match writer.during(empty(access, &name, &pods.rules(), timeout, &progress)).await? {
         // It was cordoned before, by a person.
         Cordon::Foreign => format!("kubectl uncordon {name}"),
         Cordon::None | Cordon::Marked(_) => format!("infrop node drain {name} {} --undo", document.words()),
@@ -210,7 +211,7 @@ async fn empty(
     access: &Access,
     name: &NodeName,
     rules: &DrainRules,
-    limit: std::time::Duration,
+    limit: Duration,
     progress: &Lines,
 ) -> anyhow::Result<Cordon> {
     let what = format!("drain {name}");

@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::{
     DONE, Shared,
     infrastructure::DocumentArguments,
+    limit,
     node::{PodArguments, pause, refuse_unknown},
     output::say,
     progress::{Lines, Style},
@@ -49,8 +50,8 @@ pub(super) struct RebootArguments {
     pods: PodArguments,
 
     /// How long each part may take, in minutes: until it is empty, until it is back, until it is Ready.
-    #[arg(long, value_name = "MINUTES", default_value_t = 10)]
-    timeout: u64,
+    #[arg(long, value_name = "MINUTES", default_value = "10", value_parser = limit::minutes)]
+    timeout: Duration,
 
     /// Go on although someone else seems to be at work; only if you know that it is dead.
     #[arg(long)]
@@ -59,7 +60,6 @@ pub(super) struct RebootArguments {
 
 pub(super) async fn run(arguments: RebootArguments, shared: &Shared) -> anyhow::Result<u8> {
     let RebootArguments { name, document, force, pods, timeout, take_over } = arguments;
-    let limit = Duration::from_secs(timeout * 60);
     let context = document.context(shared).await?;
     let (snapshot, access) = apply::observe(&context, PARALLEL).await?;
     let Some(host) = snapshot.hosts.get(&name) else {
@@ -71,7 +71,7 @@ pub(super) async fn run(arguments: RebootArguments, shared: &Shared) -> anyhow::
     }
     let progress = Lines::new(Style::for_people());
     let writer = Writer::enter(&context, take_over, &progress, access.as_ref()).await?;
-    let cordon = writer.during(reboot(&context, &name, force, &pods.rules(), limit, &progress)).await?;
+    let cordon = writer.during(reboot(&context, &name, force, &pods.rules(), timeout, &progress)).await?;
     say(format_args!("{name} was restarted{cordon}."))?;
     Ok(DONE)
 }

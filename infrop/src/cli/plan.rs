@@ -66,15 +66,8 @@ pub(super) async fn run(arguments: PlanArguments, shared: &Shared) -> anyhow::Re
     snapshot.removals = Removals { limit: max_delete, agreed: Agreed::All, ..Removals::default() };
     let (steps, end, world) = apply::foresee(&snapshot);
     let (rollout, stuck, estimate) = roll_out(&context, &world);
-    let leaving = steps.iter().filter_map(|step| match step {
-        Action::Remove(name) => Some(name),
-        _ => None,
-    });
-    let emptied = rollout.iter().filter_map(|step| match step {
-        RolloutAction::Step(Verb::Drain, name) => Some(name),
-        _ => None,
-    });
-    let drains = drains(leaving.chain(emptied), &snapshot, access.as_ref()).await;
+    let emptied = emptied(&steps, &rollout, &apply::rollout_drain(&context.infrastructure.rollout).rules);
+    let drains = drains(&emptied, &snapshot, access.as_ref()).await;
     let mut rows = rows(&steps, &end, &drains);
     rows.extend(rollout_rows(&rollout, stuck, &drains));
     let code = if rows.is_empty() { DONE } else { CHANGES };
@@ -134,19 +127,36 @@ fn rollout_rows(
     rows.chain(stuck).collect()
 }
 
+/// The nodes whose pods go, each with the rules by which they will: a rollout has those of the document.
+fn emptied<'a>(
+    steps: &'a [Action],
+    rollout: &'a [RolloutAction],
+    rules: &DrainRules,
+) -> BTreeMap<&'a NodeName, DrainRules> {
+    let drained = rollout.iter().filter_map(|step| match step {
+        RolloutAction::Step(Verb::Drain, name) => Some((name, rules.clone())),
+        _ => None,
+    });
+    let leaving = steps.iter().filter_map(|step| match step {
+        Action::Remove(name) => Some((name, DrainRules::default())),
+        _ => None,
+    });
+    drained.chain(leaving).collect()
+}
+
 /// What the drains of nodes would meet, if anything.
 async fn drains(
-    nodes: impl Iterator<Item = &NodeName>,
+    nodes: &BTreeMap<&NodeName, DrainRules>,
     snapshot: &Snapshot,
     access: Option<&Access>,
 ) -> BTreeMap<NodeName, String> {
     let mut drains = BTreeMap::new();
     let Some(direct) = access.map(|access| &access.direct) else { return drains };
-    for name in nodes {
+    for (&name, rules) in nodes {
         if snapshot.cluster.node(name).is_none() {
             continue;
         }
-        let sentences = match cluster::preview(direct, name, &DrainRules::default()).await {
+        let sentences = match cluster::preview(direct, name, rules).await {
             Ok(preview) => preview.sentences().join("; "),
             // The plan is right all the same.
             Err(error) => format!("what its drain would meet is unknown: {:#}", anyhow::Error::new(error)),
@@ -181,4 +191,27 @@ fn rows(steps: &[Action], end: &Decision, drains: &BTreeMap<NodeName, String>) -
         reason: Some(why.clone()),
     });
     actions.chain(waiting).chain(blocked).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        cluster::Fate,
+        desired::{Drain, Rollout},
+    };
+
+    #[test]
+    fn drains_of_a_rollout_are_foreseen_by_the_rules_of_the_document() {
+        let [leaving, changed, both] = ["w-1", "w-2", "w-3"].map(|name| name.parse::<NodeName>().unwrap());
+        let steps = [Action::Remove(leaving.clone()), Action::Remove(both.clone())];
+        let step = |verb, name: &NodeName| RolloutAction::Step(verb, name.clone());
+        let rollout = [step(Verb::Cordon, &leaving), step(Verb::Drain, &changed), step(Verb::Drain, &both)];
+        for (unmanaged, expected) in [(false, Fate::Refuse), (true, Fate::Evict)] {
+            let document = Rollout { drain: Drain { unmanaged, ..Drain::default() }, ..Rollout::default() };
+            let found = emptied(&steps, &rollout, &apply::rollout_drain(&document).rules);
+            let found: Vec<_> = found.iter().map(|(name, rules)| (name.as_str(), rules.unmanaged)).collect();
+            assert_eq!(found, [("w-1", Fate::Refuse), ("w-2", expected), ("w-3", Fate::Refuse)]);
+        }
+    }
 }

@@ -16,7 +16,7 @@ use common::{
 use jiff::SignedDuration;
 
 use super::{
-    BAD_INPUT, BLOCKED, DONE, INTERRUPTED, TIMED_OUT,
+    BAD_INPUT, BLOCKED, DONE, INTERRUPTED, TIMED_OUT, limit,
     node::PodArguments,
     output::{Output, print_json, say},
     progress::{Lines, Style, metrics_file},
@@ -85,8 +85,8 @@ pub(super) struct RolloutArguments {
     soak: u32,
 
     /// How long budgets may keep pods on a node, in seconds; then it is left as it was.
-    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
-    drain_timeout: u64,
+    #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = limit::seconds)]
+    drain_timeout: Duration,
 
     /// What is checked on a node after its soak: a name, and a program with its arguments, separated by spaces. There is
     /// no shell; NODE and GROUP are in its environment, and it may take a minute.
@@ -105,8 +105,8 @@ pub(super) struct RolloutArguments {
     pods: PodArguments,
 
     /// How long it may take, in minutes.
-    #[arg(long, value_name = "MINUTES", default_value_t = 60)]
-    timeout: u64,
+    #[arg(long, value_name = "MINUTES", default_value = "60", value_parser = limit::minutes)]
+    timeout: Duration,
 
     /// Go on although someone else seems to be at work; only if you know that it is dead.
     #[arg(long)]
@@ -165,14 +165,14 @@ pub(super) async fn run(arguments: RolloutArguments, stop: Stop) -> anyhow::Resu
         clients: &clients,
         identity: &identity,
         policy: policy(&arguments),
-        drain: Drain { rules: arguments.pods.rules(), limit: Duration::from_secs(arguments.drain_timeout) },
+        drain: Drain { rules: arguments.pods.rules(), limit: arguments.drain_timeout },
         targets: &|node| {
             let group = if node.control_plane { CONTROL_PLANES } else { WORKERS };
             (group.to_owned(), target(node, &settings, &only))
         },
         progress: &progress,
         stop,
-        deadline: tokio::time::Instant::now() + Duration::from_secs(arguments.timeout * 60),
+        deadline: tokio::time::Instant::now() + arguments.timeout,
         metrics: metrics.as_ref(),
     };
     let ended = writer.during(async { Ok(rollout.run().await?) }).await;
@@ -203,7 +203,7 @@ pub(super) async fn run(arguments: RolloutArguments, stop: Stop) -> anyhow::Resu
 fn show(report: &Report, output: Output) -> anyhow::Result<()> {
     match output {
         Output::Json => print_json(report),
-        Output::Text if report.nodes.is_empty() => say("No node was changed."),
+        Output::Text if report.is_empty() => say("No node was changed."),
         Output::Text => say(report),
     }
 }

@@ -17,14 +17,16 @@ use super::{
     assess::{MARK, Verb},
     check,
     claims::Claims,
-    decide::{Action, SAVED},
+    decide::Action,
     error::Error,
     etcd,
     history::History,
     metrics::MetricsFile,
     patch,
     policy::Policy,
+    saved::SAVED,
     snapshot::{Etcd, Member},
+    tell::Tale,
 };
 use crate::{
     cluster::{self, DirectClient, DrainError, DrainRules, NodeView},
@@ -49,8 +51,10 @@ pub struct Drain {
 /// What an action found out or made.
 #[derive(Debug)]
 pub(super) enum Found {
-    /// The Node as it is now.
-    Node(Box<Node>),
+    /// It was written: the Node as it is now.
+    Written(Box<Node>),
+    /// Someone else wrote the Node meanwhile, and nothing was written: the Node as it is now.
+    Overtaken(Box<Node>),
     /// The node has no pods left that have to go.
     Empty,
     /// Its pods do not go.
@@ -75,20 +79,11 @@ pub(super) struct Means<'a> {
 }
 
 impl Means<'_> {
-    /// Tells of an action as an Event of its Node, beside the work: who reads them can wait, and one that is lost is no
-    /// matter.
-    pub(super) fn tell(&self, action: &Action, member: &Member, found: &Found) {
-        let (kind, reason, note) = match (action, found) {
-            (_, Found::Held(why)) => (EventType::Warning, "RolloutHeld", why.clone()),
-            (_, Found::Tested(Err(why))) => (EventType::Warning, "RolloutCheckFailed", why.clone()),
-            (Action::Permit(_), _) => (EventType::Normal, "RolloutBegun", action.to_string()),
-            (Action::Step(Verb::Drain, _), _) => (EventType::Normal, "RolloutDrained", action.to_string()),
-            (Action::Step(Verb::Plan, _), _) => (EventType::Normal, "RolloutPlanned", action.to_string()),
-            (Action::Step(Verb::Withdraw, _), _) => (EventType::Normal, "RolloutEnded", action.to_string()),
-            _ => return,
-        };
+    /// Tells of something as an Event of a Node, beside the work: who reads them can wait, and one that is lost is no matter.
+    pub(super) fn tell(&self, node: &NodeView, tale: Tale) {
+        let Tale { warning, reason, note } = tale;
         let event = Event {
-            type_: kind,
+            type_: if warning { EventType::Warning } else { EventType::Normal },
             reason: reason.to_owned(),
             // The API server takes no longer one.
             note: Some(note.chars().take(1000).collect()),
@@ -97,7 +92,7 @@ impl Means<'_> {
         };
         // One of its own: a recorder remembers all of its Events for minutes, and looks through them for each new one.
         let recorder = Recorder::new(self.client.clone(), self.reporter.clone());
-        let node = member.node.reference();
+        let node = node.reference();
         tokio::spawn(async move {
             if let Err(error) = recorder.publish(&event, &node).await {
                 tracing::debug!("an Event of a Node is lost: {error}");
@@ -142,6 +137,7 @@ impl Means<'_> {
                 self.patch(node, action, patch::cordon(node, &mark, exclude)).await
             }
             Action::Step(Verb::Uncordon, _) => self.patch(node, action, patch::uncordon(node)).await,
+            Action::Step(Verb::Unmark, _) => self.patch(node, action, patch::unmark(node)).await,
             Action::Step(Verb::Plan, _) => match target {
                 Some(target) => self.annotate(node, action, patch::plan(node, target)).await,
                 None => self.latest(node).await,
@@ -153,10 +149,12 @@ impl Means<'_> {
                 } else {
                     history.give_up()
                 };
-                let values = json!({
-                    CHANGES_ALLOWED: "false", PERMITTED_PLAN: null, HISTORY: history.value(),
-                });
-                self.annotate(node, action, values).await
+                let values = [
+                    (CHANGES_ALLOWED.to_owned(), json!("false")),
+                    (PERMITTED_PLAN.to_owned(), Value::Null),
+                    (HISTORY.to_owned(), history.value()),
+                ];
+                self.patch(node, action, patch::withdraw(node, values.into_iter().collect())).await
             }
             Action::Step(Verb::Drain, name) => {
                 let Drain { rules, limit } = &self.drain;
@@ -175,9 +173,10 @@ impl Means<'_> {
                 let word = random::hex(4).map_err(|error| Error::Api(error.into()))?;
                 self.annotate(node, action, json!({ FENCE: word })).await
             }
-            Action::SaveEtcd(_, version) => {
-                note(etcd::save(self.client, node, version).await?);
-                self.annotate(node, action, json!({ SAVED: version.to_string() })).await
+            Action::SaveEtcd(_, occasion) => {
+                let now = Timestamp::now();
+                note(etcd::save(self.client, node, occasion).await?);
+                self.annotate(node, action, json!({ SAVED: occasion.mark(now) })).await
             }
             Action::Taint(_) | Action::Untaint(_) => {
                 let taints = patch::taints(node, matches!(action, Action::Taint(_)));
@@ -200,7 +199,7 @@ impl Means<'_> {
         let parameters = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
         let api = Api::<Node>::all(self.client.clone());
         match api.patch(node.name.as_str(), &parameters, &Patch::Merge(patch)).await {
-            Ok(node) => Ok(Found::Node(Box::new(node))),
+            Ok(node) => Ok(Found::Written(Box::new(node))),
             Err(kube::Error::Api(status)) if status.code == 409 => self.latest(node).await,
             Err(error) => Err(Error::api(action.to_string(), error)),
         }
@@ -209,7 +208,7 @@ impl Means<'_> {
     async fn latest(&self, node: &NodeView) -> Result<Found, Error> {
         let api = Api::<Node>::all(self.client.clone());
         let found = api.get(node.name.as_str()).await;
-        found.map(|node| Found::Node(Box::new(node))).map_err(|error| Error::api("read a Node", error))
+        found.map(|node| Found::Overtaken(Box::new(node))).map_err(|error| Error::api("read a Node", error))
     }
 
     /// Whether the pods that belong on the node are there again.

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use common::{KubernetesVersion, metadata::NodeName};
+use common::metadata::NodeName;
 
-use super::assess::Verb;
+use super::{assess::Verb, saved::Occasion};
 
 /// One thing to do.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,7 +18,7 @@ pub enum Action {
     /// Ask etcd how it is.
     LookAtEtcd,
     /// Save etcd's data on a control plane.
-    SaveEtcd(NodeName, KubernetesVersion),
+    SaveEtcd(NodeName, Occasion),
     /// Have pods prefer other nodes while it waits.
     Taint(NodeName),
     /// End that.
@@ -49,6 +49,7 @@ impl Action {
             Self::Step(Verb::Check, _) => "check",
             Self::Step(Verb::Test, _) => "test",
             Self::Step(Verb::Uncordon, _) => "uncordon",
+            Self::Step(Verb::Unmark, _) => "unmark",
             Self::Step(Verb::Withdraw, _) => "withdraw",
             Self::Fence(_) => "fence",
             Self::LookAtEtcd => "etcd",
@@ -79,10 +80,16 @@ impl fmt::Display for Action {
             Self::Step(Verb::Check, name) => write!(f, "check {name}"),
             Self::Step(Verb::Test, name) => write!(f, "run the checks of {name}"),
             Self::Step(Verb::Uncordon, name) => write!(f, "uncordon {name}"),
+            Self::Step(Verb::Unmark, name) => write!(f, "take our mark from {name}"),
             Self::Step(Verb::Withdraw, name) => write!(f, "withdraw the permit of {name}"),
             Self::Fence(name) => write!(f, "end what another run began on {name}"),
             Self::LookAtEtcd => f.write_str("look at etcd"),
-            Self::SaveEtcd(name, version) => write!(f, "save etcd's data on {name} before {version}"),
+            Self::SaveEtcd(name, Occasion::Kubernetes(version)) => {
+                write!(f, "save etcd's data on {name} before {version}")
+            }
+            Self::SaveEtcd(name, Occasion::Change) => {
+                write!(f, "save etcd's data on {name} before it changes")
+            }
             Self::Taint(name) => write!(f, "taint {name} while it waits"),
             Self::Untaint(name) => write!(f, "remove the taint of {name}"),
         }

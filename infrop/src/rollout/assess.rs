@@ -3,7 +3,8 @@
 use common::{
     KubernetesVersion,
     annotations::{
-        self, CHANGES_ALLOWED, CORDONED_BY, PAUSED, PERMITTED_PLAN, PLAN, PLAN_OBSERVED, READY, STATE,
+        self, CHANGES_ALLOWED, CORDONED_BY, EXCLUDED_BY, PAUSED, PERMITTED_PLAN, PLAN, PLAN_OBSERVED, READY,
+        STATE,
     },
     plan::Plan,
     skew,
@@ -77,6 +78,8 @@ pub enum Verb {
     Test,
     /// Let pods come.
     Uncordon,
+    /// Take our mark from a node whose cordon a person lifted: the next cordon may be theirs.
+    Unmark,
     /// Withdraw the permit.
     Withdraw,
 }
@@ -182,6 +185,12 @@ pub fn has_permit(node: &NodeView) -> bool {
     node.annotations.get(CHANGES_ALLOWED).is_some_and(|value| value == "true")
 }
 
+/// Whether a Node has a rollout's mark and no cordon.
+pub(super) fn has_left_mark(node: &NodeView) -> bool {
+    let marked = node.annotations.get(CORDONED_BY).is_some_and(|mark| mark.starts_with(MARK));
+    !node.cordoned && (marked || node.annotations.contains_key(EXCLUDED_BY))
+}
+
 fn check_skew(node: &NodeView, target: &Plan) -> Result<(), String> {
     let Some(target) = kubernetes(target) else { return Ok(()) };
     let Ok(from) = node.kubelet.parse::<KubernetesVersion>() else { return Ok(()) };
@@ -193,10 +202,16 @@ pub fn assess(member: &Member, policy: &Policy, others: bool, now: Timestamp) ->
     // A permit that was withdrawn does not end what its agent is in the middle of.
     let at_work = member.reading.as_ref().is_ok_and(Reading::at_work);
     let away = has_permit(&member.node) || member.node.ready.is_err() || member.node.cordoned || at_work;
-    let (stage, reason, message, until) = match &member.reading {
+    let mut verdict = match &member.reading {
         Ok(reading) => Look { member, reading, policy, others, now }.assess(),
         Err(why) => (Stage::Stuck, Reason::TargetUnknown, why.clone(), None),
     };
+    // Both take the mark along. What failed for good is not tried again.
+    let minds = matches!(verdict.0, Stage::Do(Verb::Cordon | Verb::Withdraw));
+    if has_left_mark(&member.node) && !minds && verdict.1 != Reason::ActionFailed {
+        verdict = step(Verb::Unmark, "a person lifted its cordon");
+    }
+    let (stage, reason, message, until) = verdict;
     Assessment { stage, reason, message, until, away }
 }
 

@@ -2,15 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::{KubernetesVersion, metadata::NodeName};
+use common::metadata::NodeName;
 use jiff::{SignedDuration, Timestamp};
 
 pub use super::action::Action;
 use super::{
-    assess::{Assessment, Stage, assess, has_permit, kubernetes},
+    assess::{Assessment, Stage, assess, has_permit},
     defer::defer,
     policy::Limits,
     reason::Reason,
+    saved::Occasion,
     snapshot::{Etcd, EtcdSeen, Member, Snapshot},
 };
 use crate::apply::natural;
@@ -21,9 +22,6 @@ const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(3);
 /// What was seen of etcd is good for a permit so long: a decision follows a look at once, unless something else came
 /// between (another control plane that was away, a window that closed, data being saved), and that may take hours.
 const LOOK_GOOD_FOR: SignedDuration = SignedDuration::from_secs(10);
-
-/// On a control plane: before which Kubernetes version etcd's data was last saved there.
-pub const SAVED: &str = "infrop.caos.ch/etcd-saved-before";
 
 /// What is to be done, and where every node is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -254,12 +252,9 @@ impl<'a> Gate<'a> {
         if self.snapshot.now.duration_since(self.snapshot.etcd.at) > LOOK_GOOD_FOR {
             return Ok(Action::LookAtEtcd);
         }
-        let version = member.target.as_ref().ok().and_then(kubernetes);
-        let changes = version.filter(|version| member.node.kubelet != version.tag());
-        if let Some(version) = changes
-            && !self.is_saved(&version)
-        {
-            return Ok(Action::SaveEtcd(name.clone(), version));
+        let occasion = Occasion::of(member);
+        if !self.is_saved(&occasion) {
+            return Ok(Action::SaveEtcd(name.clone(), occasion));
         }
         Ok(Action::Permit(name.clone()))
     }
@@ -271,10 +266,10 @@ impl<'a> Gate<'a> {
         at.checked_add(LOOK_AGAIN).ok().filter(|_| patient).unwrap_or(Timestamp::MAX)
     }
 
-    /// Whether etcd's data was saved before that version, on whichever control plane.
-    fn is_saved(&self, version: &KubernetesVersion) -> bool {
+    /// Whether etcd's data was saved before that, on whichever control plane.
+    fn is_saved(&self, occasion: &Occasion) -> bool {
         let mut planes = self.snapshot.members.values().filter(|member| member.node.control_plane);
-        planes.any(|member| member.node.annotations.get(SAVED) == Some(&version.to_string()))
+        planes.any(|member| occasion.is_saved(member, self.snapshot.now))
     }
 
     /// As many as its group's limits allow.
@@ -348,6 +343,7 @@ mod tests {
     use super::*;
     use crate::rollout::{
         policy::Policy,
+        saved::SAVED,
         tests::{self, node},
     };
 
@@ -371,7 +367,8 @@ mod tests {
         let members = ["a", "b", "c"].map(|name| {
             let mut node = node(name, true);
             node.annotations.insert(STATE.into(), serde_json::to_string(&state).unwrap());
-            node.annotations.insert(SAVED.into(), "1.37.1".into());
+            let occasion = Occasion::Kubernetes("1.37.1".parse().unwrap());
+            node.annotations.insert(SAVED.into(), occasion.mark(now));
             (node.name.clone(), Member::new(node, String::new(), Ok(target.clone()), now))
         });
         Snapshot::new(policy, members.into(), now)

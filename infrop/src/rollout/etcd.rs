@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use common::{KubernetesVersion, metadata::NodeName};
+use common::metadata::NodeName;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api,
@@ -11,7 +11,7 @@ use kube::{
 use serde_json::Value;
 use tokio::io::AsyncReadExt as _;
 
-use super::{error::Error, snapshot::Etcd};
+use super::{error::Error, saved::Occasion, snapshot::Etcd};
 use crate::cluster::NodeView;
 
 const NAMESPACE: &str = "kube-system";
@@ -99,20 +99,17 @@ fn parse(members: &str, health: &str) -> Option<BTreeMap<String, bool>> {
 }
 
 /// Saves etcd's data in its directory on a control plane, and gives the file's name there.
-pub async fn save(
-    client: &kube::Client,
-    node: &NodeView,
-    version: &KubernetesVersion,
-) -> Result<String, Error> {
+pub async fn save(client: &kube::Client, node: &NodeView, occasion: &Occasion) -> Result<String, Error> {
     let api = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
-    let file = file(version);
+    let file = file(occasion);
     execute(&api, &pod_on(&node.name), &["snapshot", "save", &file]).await?;
     Ok(file)
 }
 
-/// One per version: it is written again by a rollout that begins again, and they do not pile up.
-fn file(version: &KubernetesVersion) -> String {
-    format!("/var/lib/etcd/infrop-before-{version}.db")
+/// One per version, and one for all other changes: it is written again by a rollout that begins again, and they do not pile
+/// up.
+fn file(occasion: &Occasion) -> String {
+    format!("/var/lib/etcd/infrop-before-{occasion}.db")
 }
 
 fn pod_on(node: &NodeName) -> String {

@@ -3,16 +3,19 @@
 use std::collections::BTreeMap;
 
 use common::{
-    annotations::{self, CHANGES_ALLOWED, CORDONED_BY, PERMITTED_PLAN, PLAN_OBSERVED, READY, STATE},
+    annotations::{
+        self, CHANGES_ALLOWED, CORDONED_BY, EXCLUDED_BY, PERMITTED_PLAN, PLAN_OBSERVED, READY, STATE,
+    },
     plan::Plan,
     state::{Phase, Reason, State},
 };
 use jiff::Timestamp;
 
 use super::{
-    assess::{MARK, Verb},
-    decide::{Action, Decision, SAVED, decide},
+    assess::{MARK, Verb, has_left_mark},
+    decide::{Action, Decision, decide},
     patch,
+    saved::SAVED,
     snapshot::{Etcd, Snapshot},
 };
 use crate::cluster::NodeView;
@@ -67,16 +70,20 @@ pub fn assume(world: &mut Snapshot, action: &Action) {
         Action::Step(Verb::Withdraw, _) => {
             set(CHANGES_ALLOWED, "false");
             node.annotations.remove(PERMITTED_PLAN);
+            if has_left_mark(&node) {
+                unmark(&mut node);
+            }
         }
-        Action::SaveEtcd(_, version) => drop(set(SAVED, &version.to_string())),
+        Action::SaveEtcd(_, occasion) => drop(set(SAVED, &occasion.mark(now))),
         Action::Step(Verb::Cordon, _) => {
             set(CORDONED_BY, MARK);
             node.cordoned = true;
         }
         Action::Step(Verb::Uncordon, _) => {
-            node.annotations.remove(CORDONED_BY);
+            unmark(&mut node);
             node.cordoned = false;
         }
+        Action::Step(Verb::Unmark, _) => unmark(&mut node),
         Action::Step(Verb::Plan, _) => {
             if let Ok(target) = &member.target {
                 reach(&mut node, target, now);
@@ -94,6 +101,10 @@ pub fn assume(world: &mut Snapshot, action: &Action) {
     if let Some(member) = action.node().and_then(|name| world.members.get_mut(name)) {
         member.update(node, now);
     }
+}
+
+fn unmark(node: &mut NodeView) {
+    node.annotations.retain(|key, _| ![CORDONED_BY, EXCLUDED_BY].contains(&key.as_str()));
 }
 
 /// A Node whose host is at a plan, by the word of its agent and its kubelet.

@@ -37,6 +37,11 @@ struct NodeLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabel {
+    reason: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct PhaseLabel {
     phase: &'static str,
 }
@@ -50,6 +55,8 @@ struct StepLabel {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Events {
     nodes: BTreeMap<(&'static str, &'static str), i64>,
+    /// Since when the node waits that has the reason for longest, in seconds of Unix.
+    since: BTreeMap<&'static str, i64>,
     changed: u64,
     failures: BTreeMap<&'static str, u64>,
     refused: u64,
@@ -103,6 +110,12 @@ impl MetricsFile {
         state.events.nodes.clear();
         for node in decision.nodes.values() {
             *state.events.nodes.entry((name(node.stage), node.reason.as_str())).or_default() += 1;
+        }
+        state.events.since.clear();
+        for waiting in report.waiting.values() {
+            let since = waiting.since.as_second();
+            let oldest = state.events.since.entry(waiting.reason).or_insert(since);
+            *oldest = since.min(*oldest);
         }
         let through = report.nodes.values().filter(|node| node.ended.is_some()).count();
         let (changed, mut phases) = state.before.clone();
@@ -180,12 +193,22 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
 /// As `OpenMetrics` has it.
 fn text(state: &State) -> String {
     let mut registry = Registry::with_prefix("infrop_rollout");
-    let State { events: Events { nodes, changed, failures, refused }, phases, .. } = state;
+    let State { events: Events { nodes, since, changed, failures, refused }, phases, .. } = state;
     let by_state = Family::<NodeLabels, Gauge>::default();
     for ((state, reason), count) in nodes {
         by_state.get_or_create(&NodeLabels { state, reason }).set(*count);
     }
     registry.register("nodes", "Nodes by state and reason", by_state);
+    let by_reason = Family::<ReasonLabel, Gauge>::default();
+    for (reason, since) in since {
+        by_reason.get_or_create(&ReasonLabel { reason }).set(*since);
+    }
+    registry.register_with_unit(
+        "waiting_since_timestamp",
+        "Since when the node waits that has the reason for longest",
+        Unit::Seconds,
+        by_reason,
+    );
     let through = Counter::<u64>::default();
     through.inc_by(*changed);
     registry.register("nodes_changed", "Nodes that were brought to their versions", through);
@@ -255,6 +278,7 @@ mod tests {
         let text = fs::read_to_string(&path).unwrap();
         for line in [
             "infrop_rollout_nodes{state=\"done\",reason=\"UpToDate\"} 1",
+            "infrop_rollout_waiting_since_timestamp_seconds{reason=\"CapacityUsed\"} 1794830400",
             "infrop_rollout_nodes_changed_total 1",
             "infrop_rollout_failures_total{step=\"etcd\"} 1",
             "infrop_rollout_phase_seconds_total{phase=\"drain\"} ",

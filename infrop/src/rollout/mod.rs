@@ -24,7 +24,10 @@ pub mod policy;
 pub mod reason;
 mod report;
 mod run;
+pub mod saved;
+mod sight;
 pub mod snapshot;
+mod tell;
 #[cfg(test)]
 pub(crate) mod tests;
 pub mod window;
@@ -37,6 +40,6 @@ pub use self::{
     foresee::{assume, foresee, reach},
     history::Kind,
     metrics::MetricsFile,
-    report::{NodeReport, PhaseReport, Report},
+    report::{NodeReport, PhaseReport, Report, Waiting},
     run::{Outcome, Rollout, Targets},
 };

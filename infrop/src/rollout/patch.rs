@@ -6,7 +6,7 @@ use common::{
 };
 use serde_json::{Map, Value, json};
 
-use super::assess::has_permit;
+use super::assess::{has_left_mark, has_permit};
 use crate::cluster::{NodeView, WAITING};
 
 /// Load balancers outside of the cluster leave out nodes with this label, whatever its value.
@@ -40,6 +40,26 @@ pub(super) fn cordon(node: &NodeView, mark: &str, exclude: bool) -> Value {
 
 /// The end of a cordon, and of what came with it.
 pub(super) fn uncordon(node: &NodeView) -> Value {
+    let mut patch = unmark(node);
+    if let Some(patch) = patch.as_object_mut() {
+        patch.insert("spec".to_owned(), json!({ "unschedulable": null }));
+    }
+    patch
+}
+
+/// The end of a permit, with other annotations; also of a mark whose cordon a person lifted.
+pub(super) fn withdraw(node: &NodeView, annotations: Map<String, Value>) -> Value {
+    let mut patch =
+        if has_left_mark(node) { unmark(node) } else { json!({ "metadata": { "annotations": {} } }) };
+    let written = patch.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut);
+    if let Some(written) = written {
+        written.extend(annotations);
+    }
+    patch
+}
+
+/// The end of what came with a cordon, whoever lifted that.
+pub(super) fn unmark(node: &NodeView) -> Value {
     let mut metadata = json!({ "annotations": { CORDONED_BY: null } });
     if node.annotations.contains_key(EXCLUDED_BY) {
         metadata = json!({ "annotations": { CORDONED_BY: null, EXCLUDED_BY: null } });
@@ -49,7 +69,7 @@ pub(super) fn uncordon(node: &NodeView) -> Value {
             metadata.insert("labels".to_owned(), json!({ EXCLUDE: null }));
         }
     }
-    json!({ "metadata": metadata, "spec": { "unschedulable": null } })
+    json!({ "metadata": metadata })
 }
 
 /// All taints, with ours or without it.
@@ -97,8 +117,30 @@ mod tests {
                 }
             }
         }
-        node.cordoned = patch["spec"]["unschedulable"] == true;
+        if let Some(cordoned) = patch.pointer("/spec/unschedulable") {
+            node.cordoned = *cordoned == true;
+        }
         node
+    }
+
+    /// However it is taken away: the next cordon may be a person's.
+    #[test]
+    fn a_mark_goes_with_the_permit_or_alone_if_a_person_lifted_the_cordon() {
+        let plain = node("w-1", false);
+        let permit = |allowed: &str| {
+            [(annotations::CHANGES_ALLOWED.to_owned(), Value::from(allowed))].into_iter().collect()
+        };
+        for exclude in [false, true] {
+            let away = merged(plain.clone(), &cordon(&plain, "rollout/x", exclude));
+            let kept = merged(away.clone(), &withdraw(&away, permit("false")));
+            assert!(kept.cordoned && kept.annotations.contains_key(CORDONED_BY), "{kept:?}");
+            assert_eq!(kept.labels, away.labels);
+            let lifted = NodeView { cordoned: false, ..away };
+            assert_eq!(merged(lifted.clone(), &unmark(&lifted)), plain);
+            let mut withdrawn = merged(lifted.clone(), &withdraw(&lifted, permit("false")));
+            assert_eq!(withdrawn.annotations.remove(annotations::CHANGES_ALLOWED).as_deref(), Some("false"));
+            assert_eq!(withdrawn, plain);
+        }
     }
 
     #[test]

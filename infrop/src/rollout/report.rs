@@ -19,6 +19,21 @@ pub struct Report {
     pub actions: usize,
     /// The nodes that were under way.
     pub nodes: BTreeMap<NodeName, NodeReport>,
+    /// The nodes that are not through.
+    pub waiting: BTreeMap<NodeName, Waiting>,
+}
+
+/// Why a node is not through.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Waiting {
+    /// Why, as a code.
+    pub reason: &'static str,
+    /// Since when it is this reason, as far as this run saw.
+    pub since: Timestamp,
+    /// Why, as a sentence.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
 }
 
 /// What a rollout did with a node.
@@ -68,6 +83,7 @@ impl Report {
     /// Notes where every node is.
     pub(super) fn take(&mut self, decision: &Decision, now: Timestamp) {
         for (name, node) in &decision.nodes {
+            self.wait(name, node, now);
             let phase = phase(node);
             let known = match (self.nodes.get_mut(name), phase) {
                 (Some(known), _) => known,
@@ -85,6 +101,32 @@ impl Report {
             known.ended = (node.stage == Stage::Done).then(|| known.ended.unwrap_or(now));
             known.enter(phase, now);
         }
+    }
+
+    /// Notes why a node is not through; a reason that stays keeps its time, whatever it says in detail.
+    fn wait(&mut self, name: &NodeName, node: &Assessment, now: Timestamp) {
+        let reason = node.reason.as_str();
+        if node.stage == Stage::Done {
+            self.waiting.remove(name);
+            return;
+        }
+        match self.waiting.get_mut(name) {
+            Some(known) if known.reason == reason => known.message.clone_from(&node.message),
+            _ => {
+                let waiting = Waiting { reason, since: now, message: node.message.clone() };
+                self.waiting.insert(name.clone(), waiting);
+            }
+        }
+    }
+
+    /// A node is no more: nobody waits for it.
+    pub(super) fn forget(&mut self, name: &NodeName) {
+        self.waiting.remove(name);
+    }
+
+    /// Whether there is nothing to say.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty() && self.waiting.is_empty()
     }
 
     /// Seconds of all nodes in each phase, up to now.
@@ -123,19 +165,30 @@ impl NodeReport {
     }
 }
 
-/// A line per node, in the order in which they were begun.
+/// A line per node, in the order in which they were begun; then those that were not.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut nodes: Vec<(&NodeName, &NodeReport)> = self.nodes.iter().collect();
         nodes.sort_by_key(|(_, node)| node.began);
+        let waiting = self.waiting.iter().filter(|(name, _)| !self.nodes.contains_key(name));
         let lines: Vec<String> = nodes
             .iter()
             .map(|(name, node)| {
                 let took = node.duration().map(|took| format!("{:.0} s", took.as_secs_f64()));
-                format!("{name}: {} ({node})", took.unwrap_or_else(|| "not through".to_owned()))
+                let took = took.unwrap_or_else(|| "not through".to_owned());
+                let waits = self.waiting.get(*name).map(|waiting| format!("; {waiting}"));
+                format!("{name}: {took} ({node}){}", waits.unwrap_or_default())
             })
+            .chain(waiting.map(|(name, waiting)| format!("{name}: {waiting}")))
             .collect();
         f.write_str(&lines.join("\n"))
+    }
+}
+
+/// Why is said in full where a run ends.
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} since {:.0}", self.reason, self.since)
     }
 }
 
@@ -154,5 +207,77 @@ impl fmt::Display for NodeReport {
             .map(|(phase, seconds)| format!("{phase} {seconds:.1} s"))
             .collect();
         f.write_str(&phases.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use common::annotations::PAUSED;
+    use jiff::SignedDuration;
+
+    use super::*;
+    use crate::rollout::{
+        assume,
+        decide::decide,
+        snapshot::Snapshot,
+        tests::{annotate, plan, snapshot},
+    };
+
+    fn waits(report: &Report, name: &str) -> Option<(&'static str, Timestamp)> {
+        report.waiting.get(&name.parse().unwrap()).map(|waiting| (waiting.reason, waiting.since))
+    }
+
+    #[test]
+    fn whoever_waits_has_a_reason_and_since_when() {
+        let mut world = snapshot(&["w-1", "w-2", "w-3"], &plan("1.37.1"));
+        let (mut report, start) = (Report::default(), world.now);
+        let take = |report: &mut Report, world: &mut Snapshot| {
+            let decision = decide(world);
+            report.take(&decision, world.now);
+            for action in decision.actions {
+                assume(world, &action);
+            }
+            world.now += SignedDuration::from_secs(1);
+        };
+        assert!(report.is_empty());
+        take(&mut report, &mut world);
+        assert_eq!(waits(&report, "w-1"), Some(("Next", start)));
+        assert_eq!(waits(&report, "w-2"), Some(("CapacityUsed", start)));
+        // The reason of one that is under way changes, that of one that waits does not.
+        for _ in 0..3 {
+            take(&mut report, &mut world);
+        }
+        assert_eq!(waits(&report, "w-1"), Some(("UnderWay", start + SignedDuration::from_secs(1))));
+        assert_eq!(waits(&report, "w-2"), Some(("CapacityUsed", start)));
+        // Another reason has another time, and so has the first one when it comes back.
+        for (pause, reason) in [(true, "Paused"), (false, "CapacityUsed")] {
+            if pause {
+                annotate(&mut world, "w-2", PAUSED, "disk");
+            } else {
+                let member = world.members.get_mut(&"w-2".parse().unwrap()).unwrap();
+                let mut node = member.node.clone();
+                node.annotations.remove(PAUSED);
+                member.update(node, start);
+            }
+            let now = world.now;
+            let decision = decide(&world);
+            report.take(&decision, now);
+            assert_eq!(waits(&report, "w-2"), Some((reason, now)));
+            world.now += SignedDuration::from_secs(1);
+        }
+        let shown = report.to_string();
+        assert!(shown.contains("\nw-3: CapacityUsed since 2026-11-16T12:00:00Z"), "{shown}");
+        assert!(shown.starts_with("w-1: not through (") && shown.contains("; "), "{shown}");
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["waiting"]["w-3"]["reason"], "CapacityUsed");
+        assert_eq!(json["waiting"]["w-3"]["since"], "2026-11-16T12:00:00Z");
+        assert!(json["waiting"]["w-3"]["message"].is_string());
+        // Who is through waits for nothing, and who is no more either.
+        report.forget(&"w-3".parse().unwrap());
+        assert_eq!(waits(&report, "w-3"), None);
+        for _ in 0..60 {
+            take(&mut report, &mut world);
+        }
+        assert!(report.waiting.is_empty(), "{report}");
     }
 }

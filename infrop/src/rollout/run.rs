@@ -24,7 +24,9 @@ use super::{
     policy::Policy,
     reason::Reason,
     report::Report,
+    sight::{News, Sight, take_answer},
     snapshot::{EtcdSeen, Failing, Member, Snapshot},
+    tell::{Failures, tale},
 };
 use crate::{
     apply::{Event, Progress, Stage as EventStage, Stop},
@@ -53,6 +55,9 @@ const PAUSES: u32 = 20;
 
 /// No pause is longer, also where a decision took long because the computer is busy: the next nodes wait for it.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
+/// Of a write that found a Node otherwise than its decision did.
+const OVERTAKEN: &str = "someone else wrote the Node meanwhile, and nothing was written";
 
 /// What a node is to become, and which group it is of.
 pub type Targets<'a> = dyn Fn(&NodeView) -> (String, Result<Plan, String>) + 'a;
@@ -98,6 +103,8 @@ pub enum Outcome {
 
 struct Ended {
     action: Action,
+    /// Tells its node from another of the same name.
+    uid: Option<String>,
     started: Instant,
     result: Result<Found, Error>,
 }
@@ -109,11 +116,14 @@ struct Run<'a> {
     rollout: &'a Rollout<'a>,
     means: &'a Means<'a>,
     snapshot: Snapshot,
+    sight: Sight,
     attempts: BTreeMap<Action, u32>,
     /// Nodes of which something was heard since they were looked at.
     heard: BTreeSet<NodeName>,
     /// Why nodes that wait for their turn do so, as far as it was shown.
     shown: BTreeMap<NodeName, Reason>,
+    /// Nodes that have failed, as far as it was told.
+    failures: Failures,
     report: Report,
 }
 
@@ -139,9 +149,11 @@ impl Rollout<'_> {
             rollout: self,
             means: &means,
             snapshot,
+            sight: Sight::default(),
             attempts: BTreeMap::new(),
             heard: BTreeSet::new(),
             shown: BTreeMap::new(),
+            failures: Failures::default(),
             report: Report::default(),
         };
         let outcome = run.until_the_end().await;
@@ -176,6 +188,7 @@ impl<'a> Run<'a> {
                     metrics.write_if_due();
                 }
                 self.show(&decision);
+                self.warn(&decision);
                 for action in decision.actions.iter().filter(|_| !stopped) {
                     running.push(self.start(action.clone()));
                 }
@@ -246,37 +259,45 @@ impl<'a> Run<'a> {
         self.rollout.progress.waiting(&reasons);
     }
 
-    /// Learns from the watch; true if all Nodes are known now.
-    fn take(&mut self, event: Result<watcher::Event<Node>, watcher::Error>) -> bool {
-        match event {
-            Ok(watcher::Event::Apply(node) | watcher::Event::InitApply(node)) => self.take_node(&node),
-            Ok(watcher::Event::Delete(node)) => {
-                if let Some(node) = NodeView::new(&node) {
-                    self.snapshot.members.remove(&node.name);
-                }
+    /// Tells of nodes that have failed on these.
+    fn warn(&mut self, decision: &Decision) {
+        for (name, tale) in self.failures.take(decision) {
+            if let Some(member) = self.snapshot.members.get(name) {
+                self.means.tell(&member.node, tale);
             }
-            Ok(watcher::Event::Init) => {}
-            Ok(watcher::Event::InitDone) => return true,
-            // The stream goes on by itself.
-            Err(error) => tracing::debug!("the watch of Nodes: {error}"),
         }
-        false
     }
 
-    fn take_node(&mut self, node: &Node) {
-        let Some(node) = NodeView::new(node) else { return };
-        let now = Timestamp::now();
-        self.heard.insert(node.name.clone());
-        match self.snapshot.members.get_mut(&node.name) {
-            // The watch may be behind what our own writes gave back.
-            Some(member) if is_older(&node, &member.node) => {}
-            Some(member) => member.update(node, now),
-            None => {
-                let (group, target) = (self.rollout.targets)(&node);
-                let member = Member::new(node, group, target, now);
-                self.snapshot.members.insert(member.node.name.clone(), member);
+    /// Learns from the watch; true if all Nodes are known now.
+    fn take(&mut self, event: Result<watcher::Event<Node>, watcher::Error>) -> bool {
+        let event = match event {
+            Ok(event) => event,
+            Err(error) => {
+                // The stream goes on by itself.
+                tracing::debug!("the watch of Nodes: {error}");
+                return false;
             }
+        };
+        let (now, targets) = (Timestamp::now(), self.rollout.targets);
+        let join = |node: NodeView| {
+            let (group, target) = targets(&node);
+            Member::new(node, group, target, now)
+        };
+        let News { heard, gone, complete } = self.sight.take(&mut self.snapshot.members, &event, now, join);
+        self.heard.extend(heard);
+        for name in gone {
+            self.attempts.retain(|action, _| action.node() != Some(&name));
+            self.shown.remove(&name);
+            self.failures.forget(&name);
+            self.report.forget(&name);
         }
+        complete
+    }
+
+    /// The node that an action was begun with, if it is still that one.
+    fn member(&mut self, action: &Action, uid: Option<&String>) -> Option<&mut Member> {
+        let member = action.node().and_then(|name| self.snapshot.members.get_mut(name));
+        member.filter(|member| Some(&member.node.uid) == uid)
     }
 
     /// Begins an action; the snapshot knows that it is under way.
@@ -284,12 +305,17 @@ impl<'a> Run<'a> {
         self.snapshot.busy.insert(action.clone());
         let attempt = self.attempts.get(&action).copied().unwrap_or(0);
         let member = action.node().and_then(|name| self.snapshot.members.get(name)).cloned();
-        if let Some(member) = action.node().and_then(|name| self.snapshot.members.get_mut(name))
-            && matches!(action, Action::Permit(_))
-        {
-            (member.checked, member.tested) = (None, None);
-            member.emptied = false;
+        if let Some(member) = action.node().and_then(|name| self.snapshot.members.get_mut(name)) {
+            match action {
+                Action::Permit(_) => {
+                    (member.checked, member.tested) = (None, None);
+                    member.emptied = false;
+                }
+                Action::Step(Verb::Drain, _) => member.begin_drain(),
+                _ => {}
+            }
         }
+        let uid = member.as_ref().map(|member| member.node.uid.clone());
         let (means, progress) = (self.means, self.rollout.progress);
         let event = event(&action);
         let quiet = action.is_look();
@@ -311,16 +337,18 @@ impl<'a> Run<'a> {
                     result => break result,
                 }
             };
-            if let (Ok(found), Some(member)) = (&result, &member) {
-                means.tell(&action, member, found);
+            if let (Ok(found), Some(member)) = (&result, &member)
+                && let Some(tale) = tale(&action, member, found)
+            {
+                means.tell(&member.node, tale);
             }
-            Ended { action, started, result }
+            Ended { action, uid, started, result }
         })
     }
 
     /// Learns from an action's end.
     fn take_in(&mut self, ended: Ended) -> Result<(), Error> {
-        let Ended { action, started, result } = ended;
+        let Ended { action, uid, started, result } = ended;
         self.snapshot.busy.remove(&action);
         self.heard.extend(action.node().cloned());
         let event = event(&action);
@@ -330,11 +358,15 @@ impl<'a> Run<'a> {
             Err(error) => {
                 let why = format!("{:#}", anyhow::Error::from(error));
                 self.count_failure(&action);
-                let attempts = self.attempts.entry(action.clone()).or_default();
-                *attempts += 1;
-                let last = *attempts >= ATTEMPTS;
+                // What a node that is no more could not have done to it is not tried again.
+                let mut last = action.node().is_some() && self.member(&action, uid.as_ref()).is_none();
+                if !last {
+                    let attempts = self.attempts.entry(action.clone()).or_default();
+                    *attempts += 1;
+                    last = *attempts >= ATTEMPTS;
+                }
                 self.rollout.progress.event(&event(EventStage::Failed { why: why.clone(), last }));
-                if let Some(member) = action.node().and_then(|name| self.snapshot.members.get_mut(name))
+                if let Some(member) = self.member(&action, uid.as_ref())
                     && last
                 {
                     member.failed = Some(format!("cannot {action}: {why}"));
@@ -343,14 +375,21 @@ impl<'a> Run<'a> {
             }
         };
         self.attempts.remove(&action);
+        // To fence off, anyone's write does.
+        let vain = matches!(found, Found::Overtaken(_)) && !matches!(action, Action::Fence(_));
         if let Found::Tested(Err(why)) = &found {
             self.count_failure(&action);
             self.rollout.progress.event(&event(EventStage::Failed { why: why.clone(), last: false }));
+        } else if vain {
+            let why = OVERTAKEN.to_owned();
+            self.rollout.progress.event(&event(EventStage::Failed { why, last: false }));
         } else if !action.is_look() {
             self.rollout.progress.event(&event(EventStage::Done(started.elapsed())));
         }
-        self.report.note(&action);
-        self.learn(&action, found);
+        if !vain {
+            self.report.note(&action);
+        }
+        self.learn(&action, uid.as_ref(), found);
         Ok(())
     }
 
@@ -360,7 +399,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn learn(&mut self, action: &Action, found: Found) {
+    fn learn(&mut self, action: &Action, uid: Option<&String>, found: Found) {
         if let Action::Fence(name) = action {
             self.snapshot.claims.remove(name);
             self.means.claims.settle(name);
@@ -370,11 +409,15 @@ impl<'a> Run<'a> {
             // It is another etcd without this one.
             self.snapshot.etcd = EtcdSeen::default();
         }
-        let member = action.node().and_then(|name| self.snapshot.members.get_mut(name));
-        match (found, member) {
-            (Found::Node(node), _) => self.take_node(&node),
-            (Found::Etcd(etcd), _) => self.snapshot.etcd.take(etcd, Timestamp::now()),
-            (Found::Empty, Some(member)) => member.emptied = true,
+        let found = match found {
+            Found::Written(node) | Found::Overtaken(node) => {
+                return take_answer(&mut self.snapshot.members, &node, Timestamp::now());
+            }
+            Found::Etcd(etcd) => return self.snapshot.etcd.take(etcd, Timestamp::now()),
+            found => found,
+        };
+        match (found, self.member(action, uid)) {
+            (Found::Empty, Some(member)) => member.end_drain(),
             (Found::Held(why), Some(member)) => member.skipped = Some(why),
             (Found::Checked(result), Some(member)) => {
                 let now = Timestamp::now();
@@ -390,7 +433,7 @@ impl<'a> Run<'a> {
                 let failing = |why| Failing::new(member.tested.as_ref(), why, now, wait);
                 member.tested = Some(result.map_err(failing));
             }
-            (_, None) => {}
+            (Found::Written(_) | Found::Overtaken(_) | Found::Etcd(_), _) | (_, None) => {}
         }
     }
 }
@@ -404,12 +447,6 @@ fn event(action: &Action) -> impl Fn(EventStage) -> Event + use<> {
 /// Whether nothing is half done if it is left at any moment.
 fn only_waits(action: &Action) -> bool {
     action.is_look() || matches!(action, Action::Step(Verb::Drain | Verb::Test, _))
-}
-
-/// Whether a Node is older than another version of it. What cannot be compared is taken as it comes.
-fn is_older(node: &NodeView, than: &NodeView) -> bool {
-    let version = |node: &NodeView| node.resource_version.parse::<u64>().ok();
-    version(node).zip(version(than)).is_some_and(|(one, other)| one < other)
 }
 
 /// When figures have to be written although nothing else happens.

@@ -8,6 +8,9 @@ use jiff::{SignedDuration, Timestamp};
 use super::{assess::Reading, decide::Action, history::Kind, policy::Policy};
 use crate::cluster::NodeView;
 
+/// What the names of all annotations of infrop and node-agent have before the slash.
+const DOMAIN: &str = "caos.ch";
+
 /// A Node, and what it is to become.
 #[derive(Debug, Clone)]
 pub struct Member {
@@ -21,6 +24,8 @@ pub struct Member {
     pub(super) reading: Result<Reading, String>,
     /// Whether it was seen empty of pods that have to go, since it was cordoned.
     pub emptied: bool,
+    /// Whether pods were kept away without a break since its drain was begun.
+    pub(super) closed: bool,
     /// Why its drain was given up, if it was.
     pub skipped: Option<String>,
     /// Why an action on it failed for good in this run.
@@ -29,7 +34,7 @@ pub struct Member {
     pub checked: Option<Result<(), Failing>>,
     /// Whether what a site checks is well since the node is; none while nobody looked.
     pub tested: Option<Result<(), Failing>>,
-    /// When something last changed on the Node, as far as this run saw.
+    /// When it last gave a sign of being on its way, as far as this run saw.
     pub changed: Timestamp,
 }
 
@@ -43,6 +48,7 @@ impl Member {
             target,
             reading,
             emptied: false,
+            closed: false,
             skipped: None,
             failed: None,
             checked: None,
@@ -61,21 +67,48 @@ impl Member {
         self.reading.as_ref().is_ok_and(Reading::at_target)
     }
 
+    /// Its pods are made to go from now on.
+    pub(super) fn begin_drain(&mut self) {
+        self.closed = self.node.cordoned;
+    }
+
+    /// Its pods are gone: those that were there when its drain was begun, and no others, unless pods could come meanwhile.
+    pub(super) fn end_drain(&mut self) {
+        self.emptied = std::mem::take(&mut self.closed);
+    }
+
     /// The Node has changed.
     pub fn update(&mut self, node: NodeView, now: Timestamp) {
         if !node.cordoned {
-            // Pods may have come.
-            self.emptied = false;
+            // Pods may have come, also to one that is just being emptied.
+            (self.emptied, self.closed) = (false, false);
         }
         if node.ready.is_err() || node.boot_id != self.node.boot_id {
             // What was well then need not be when it comes back. What was not keeps its time.
             self.checked.take_if(|result| result.is_ok());
             self.tested.take_if(|result| result.is_ok());
         }
+        if is_sign(&self.node, &node) {
+            self.changed = now;
+        }
         self.reading = read(&node, &self.target);
         self.node = node;
-        self.changed = now;
     }
+}
+
+/// Whether a Node has changed in what a node on its way changes. Its kubelet writes every few minutes, whatever is not well,
+/// and says in other words each time why it is not; and anyone may write labels and annotations of their own.
+fn is_sign(before: &NodeView, after: &NodeView) -> bool {
+    let ours = |node: &NodeView| {
+        let domain = |key: &str| key.split_once('/').is_some_and(|(domain, _)| domain.ends_with(DOMAIN));
+        let mut ours = node.annotations.clone();
+        ours.retain(|key, _| domain(key));
+        ours
+    };
+    let NodeView { uid, ready, since, cordoned, kubelet, boot_id, .. } = before;
+    (uid, ready.is_ok(), since, cordoned, kubelet, boot_id)
+        != (&after.uid, after.ready.is_ok(), &after.since, &after.cordoned, &after.kubelet, &after.boot_id)
+        || ours(before) != ours(after)
 }
 
 /// Something that is looked at again until it is well, but not for ever.

@@ -1,6 +1,7 @@
 //! Decisions, as tables.
 
 mod options;
+mod signs;
 
 use std::collections::BTreeMap;
 
@@ -15,11 +16,12 @@ use super::{
     Checks,
     assess::Stage,
     assume,
-    decide::{Action, Decision, SAVED, decide, go_on},
+    decide::{Action, Decision, decide, go_on},
     foresee,
     policy::{Limits, Policy},
     reach,
     reason::Reason,
+    saved::{Occasion, SAVED},
     snapshot::{Etcd, Member, Snapshot},
 };
 use crate::{cluster::NodeView, desired::Amount};
@@ -126,6 +128,11 @@ fn reason(decision: &Decision, name: &str) -> Reason {
 fn stage(snapshot: &Snapshot, name: &str) -> (Stage, Reason) {
     let node = &decide(snapshot).nodes[&name.parse().unwrap()];
     (node.stage, node.reason)
+}
+
+/// That etcd's data was saved.
+fn saved() -> String {
+    Occasion::Kubernetes("1.37.1".parse().unwrap()).mark(now())
 }
 
 fn voters(snapshot: &mut Snapshot, wells: &[(&str, bool)]) {
@@ -308,7 +315,7 @@ fn zones_go_one_after_the_other() {
 fn control_planes_go_one_by_one_and_before_workers() {
     let mut snapshot = snapshot(&["cp-1", "cp-2", "cp-3", "w-1"], &plan("1.37.1"));
     voters(&mut snapshot, &[("cp-1", true), ("cp-2", true), ("cp-3", true)]);
-    annotate(&mut snapshot, "cp-3", SAVED, "1.37.1");
+    annotate(&mut snapshot, "cp-3", SAVED, &saved());
     assert_eq!(actions(&snapshot), ["permit changes on cp-1"]);
     let decision = decide(&snapshot);
     assert_eq!(reason(&decision, "cp-2"), Reason::CapacityUsed);
@@ -320,7 +327,7 @@ fn control_planes_go_one_by_one_and_before_workers() {
 #[test]
 fn etcd_keeps_its_majority() {
     let mut snapshot = snapshot(&["cp-1", "cp-2", "cp-3"], &plan("1.37.1"));
-    annotate(&mut snapshot, "cp-1", SAVED, "1.37.1");
+    annotate(&mut snapshot, "cp-1", SAVED, &saved());
     assert_eq!(actions(&snapshot), ["look at etcd"]);
     for (wells, begins) in [
         (&[("cp-1", true), ("cp-2", true), ("cp-3", true)][..], true),

@@ -16,8 +16,8 @@ use infrop::{
     rollout::{
         Checks,
         assess::MARK,
-        decide::SAVED,
         policy::{Limits, Policy},
+        saved::{Occasion, SAVED},
     },
 };
 use jiff::{SignedDuration, Timestamp};
@@ -193,14 +193,16 @@ impl Facts {
         if node.observed {
             set(PLAN_OBSERVED, target.id().to_string());
         }
-        if node.cordon == Cordon::Rollout {
+        if matches!(node.cordon, Cordon::Rollout | Cordon::Lifted) {
             set(CORDONED_BY, format!("{MARK}{}", target.id()));
         }
         if node.paused {
             set(PAUSED, "a person".to_owned());
         }
         if self.is_plane(id) {
-            set(SAVED, NEW.to_owned());
+            let occasion =
+                if node.kubelet { Occasion::Change } else { Occasion::Kubernetes(self.new.clone()) };
+            set(SAVED, occasion.mark(self.now));
         }
         let state = state::State {
             phase: match node.said {
@@ -233,7 +235,7 @@ impl Facts {
             resource_version: "1".to_owned(),
             ready: if node.up { Ok(()) } else { Err("its kubelet does not report".to_owned()) },
             since: None,
-            cordoned: node.cordon != Cordon::None,
+            cordoned: node.cordon.is_on(),
             taints: Vec::new(),
             control_plane: self.is_plane(id),
             kubelet: format!("v{}", if node.kubelet { settled } else { OLD }),

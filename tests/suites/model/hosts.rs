@@ -68,7 +68,10 @@ pub(super) fn apply(world: &mut World, mut state: State, one: Move) -> Outcome {
         Move::PersonUncordons(id) => {
             state.left.uncordons -= 1;
             state.hosts.at_mut(id).foreign = false;
-            state.write(id, |node| node.cordon = Cordon::None);
+            state.write(id, |node| {
+                let marked = node.cordon == Cordon::Rollout;
+                node.cordon = if marked { Cordon::Lifted } else { Cordon::None };
+            });
         }
         Move::PersonWithdraws(id) => {
             state.left.withdrawals -= 1;

@@ -128,6 +128,7 @@ impl Decider {
                 Action::Step(Verb::Drain, _) => Busy::Drain,
                 Action::Step(Verb::Plan, _) => Busy::Plan,
                 Action::Step(Verb::Uncordon, _) => Busy::Uncordon,
+                Action::Step(Verb::Unmark, _) => Busy::Unmark,
                 Action::Step(Verb::Withdraw, _) => Busy::Withdraw,
                 Action::Step(Verb::Check, _) => {
                     decided.checks.push(id);
@@ -207,9 +208,10 @@ impl Decider {
             Busy::Permit | Busy::Announced if self.guard == Some(Guard::OwnPermits) => return None,
             Busy::Permit | Busy::Announced => Action::Permit(name.clone()),
             Busy::Cordon => step(Verb::Cordon),
-            Busy::Drain => step(Verb::Drain),
+            Busy::Drain | Busy::OpenDrain => step(Verb::Drain),
             Busy::Plan => step(Verb::Plan),
             Busy::Uncordon => step(Verb::Uncordon),
+            Busy::Unmark => step(Verb::Unmark),
             Busy::Withdraw => step(Verb::Withdraw),
             Busy::Fence => Action::Fence(name.clone()),
         })
@@ -272,7 +274,10 @@ fn why_no_end(facts: &Facts, state: &State, decision: &Decision) -> Option<Strin
         root |= node.cordon == Cordon::Foreign || !node.up;
         match (assessment.stage, assessment.reason) {
             (assess::Stage::Done, _) => {
-                if node.current != facts.whole(id) || node.permit || node.cordon == Cordon::Rollout {
+                if node.current != facts.whole(id)
+                    || node.permit
+                    || matches!(node.cordon, Cordon::Rollout | Cordon::Lifted)
+                {
                     return Some(format!("{id:?} counts as done and is not"));
                 }
             }

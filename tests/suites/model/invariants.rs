@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::{
     facts::{Facts, MOST_AWAY},
-    state::{Busy, Cordon, Etcd, Host, Id, Life, Process, Said, State, Three, Who, Word},
+    state::{Busy, Etcd, Host, Id, Life, Process, Said, State, Three, Who, Word},
     world::World,
 };
 
@@ -100,7 +100,14 @@ pub(crate) fn on_write(facts: &Facts, before: &State, who: Who, id: Id, busy: Bu
                 return broken("I1", format!("{id:?} counts as given back and is still away"));
             }
         }
-        Busy::Idle | Busy::Permit | Busy::Cordon | Busy::Drain | Busy::Plan | Busy::Fence => {}
+        Busy::Idle
+        | Busy::Permit
+        | Busy::Cordon
+        | Busy::Drain
+        | Busy::OpenDrain
+        | Busy::Plan
+        | Busy::Unmark
+        | Busy::Fence => {}
     }
     Ok(())
 }
@@ -112,7 +119,7 @@ pub(crate) fn on_step(world: &World, state: &State, read: Word, id: Id) -> Resul
     if !last.is_permit() {
         return broken("I4", format!("{id:?} changes without a permit for this plan"));
     }
-    if world.has_room() && state.nodes.at(id).cordon == Cordon::None {
+    if world.has_room() && !state.nodes.at(id).cordon.is_on() {
         return broken("I4", format!("{id:?} changes before its pods are gone"));
     }
     Ok(())

@@ -63,7 +63,7 @@ pub(super) fn ends(mut state: State, who: Who) -> State {
     *process = Process { stage: Stage::Late, ..Process::default() };
     for id in Id::ALL {
         let Seen { busy, valid, skipped, .. } = *before.nodes.at(id);
-        if !matches!(busy, Busy::Idle | Busy::Permit | Busy::Drain) {
+        if !matches!(busy, Busy::Idle | Busy::Permit | Busy::Drain | Busy::OpenDrain) {
             *process.nodes.at_mut(id) = Seen { busy, valid, skipped, ..Seen::default() };
         }
     }
@@ -113,8 +113,11 @@ pub(super) fn lists(world: &mut World, mut state: State, who: Who) -> Outcome {
 fn learn(state: &mut State, who: Who, id: Id) {
     let node = *state.nodes.at(id);
     let seen = state.process_mut(who).nodes.at_mut(id);
-    if node.cordon == Cordon::None {
+    if !node.cordon.is_on() {
         seen.emptied = false;
+        if seen.busy == Busy::Drain {
+            seen.busy = Busy::OpenDrain;
+        }
     }
     if !node.up || node.kubelet_boot != seen.node.kubelet_boot {
         seen.checked = false;
@@ -185,9 +188,9 @@ pub(super) fn arrives(world: &mut World, mut state: State, who: Who, id: Id) -> 
             }
             return Ok(Ok(state));
         }
-        Busy::Drain => {
+        Busy::Drain | Busy::OpenDrain => {
             let seen = state.process_mut(who).nodes.at_mut(id);
-            (seen.busy, seen.emptied) = (Busy::Idle, true);
+            (seen.busy, seen.emptied) = (Busy::Idle, busy == Busy::Drain);
             return decide(world, state, who);
         }
         _ => {}
@@ -237,11 +240,16 @@ fn write(world: &World, state: &mut State, who: Who, id: Id, busy: Busy) -> Resu
     let any_plan = world.guard == Some(Guard::PermittedPlan);
     state.write(id, |node| match busy {
         Busy::Announced => (node.permit, node.armed) = (true, any_plan),
-        Busy::Withdraw => (node.permit, node.armed) = (false, false),
+        Busy::Withdraw => {
+            (node.permit, node.armed) = (false, false);
+            if node.cordon == Cordon::Lifted {
+                node.cordon = Cordon::None;
+            }
+        }
         Busy::Cordon => node.cordon = Cordon::Rollout,
-        Busy::Uncordon => node.cordon = Cordon::None,
+        Busy::Uncordon | Busy::Unmark => node.cordon = Cordon::None,
         Busy::Plan => (node.plan, node.armed) = (true, node.permit),
-        Busy::Idle | Busy::Permit | Busy::Drain | Busy::Fence => {}
+        Busy::Idle | Busy::Permit | Busy::Drain | Busy::OpenDrain | Busy::Fence => {}
     });
     Ok(())
 }

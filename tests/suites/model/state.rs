@@ -70,6 +70,15 @@ pub(crate) enum Cordon {
     None,
     Rollout,
     Foreign,
+    /// It was a rollout's, and a person lifted it; the mark is there.
+    Lifted,
+}
+
+impl Cordon {
+    /// Whether pods may not come.
+    pub(crate) fn is_on(self) -> bool {
+        matches!(self, Self::Rollout | Self::Foreign)
+    }
 }
 
 /// The agent's phase, as far as infrop tells phases apart.
@@ -108,7 +117,7 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn is_away(&self) -> bool {
-        self.permit || !self.up || self.cordon != Cordon::None || self.said == Said::Working
+        self.permit || !self.up || self.cordon.is_on() || self.said == Said::Working
     }
 }
 
@@ -219,8 +228,11 @@ pub(crate) enum Busy {
     Announced,
     Cordon,
     Drain,
+    /// One of a node that pods could come to meanwhile.
+    OpenDrain,
     Plan,
     Uncordon,
+    Unmark,
     Withdraw,
     Fence,
 }

@@ -185,7 +185,7 @@ impl World {
             }
             for id in Id::ALL {
                 let seen = process.nodes.at(id);
-                if seen.busy == Busy::Drain && left.held > 0 {
+                if matches!(seen.busy, Busy::Drain | Busy::OpenDrain) && left.held > 0 {
                     moves.push(Move::Held(who, id));
                 }
                 // The watch comes to the event before its own permit only now.
@@ -217,8 +217,10 @@ impl World {
         add(left.gone, host.life == Life::Down, Move::NeverBack(id));
         add(left.deaths, up && self.facts.is_plane(id), Move::Dies(id));
         add(left.silences, up && !host.silent && host.book.active, Move::Silent(id));
+        // One that comes before infrop saw the other go would have infrop's mark, and nobody could tell.
         add(left.cordons, node.cordon == Cordon::None, Move::PersonCordons(id));
-        add(left.uncordons, host.foreign, Move::PersonUncordons(id));
+        let cordoned = host.foreign || node.cordon == Cordon::Rollout;
+        add(left.uncordons, cordoned, Move::PersonUncordons(id));
         add(left.withdrawals, node.permit, Move::PersonWithdraws(id));
         add(left.pauses, !node.paused, Move::PersonPauses(id));
         add(left.resumes, node.paused, Move::PersonResumes(id));

@@ -45,6 +45,9 @@ const API_PATIENCE: Duration = Duration::from_mins(1);
 /// For pods that are deleted in the end: ten times the usual time to end.
 const DELETION_PATIENCE: Duration = Duration::from_mins(5);
 
+/// No drain waits longer: an Instant has to hold its end, and a limit may be as good as none.
+const LONGEST: Duration = Duration::from_hours(365 * 24);
+
 const ENDING: &str = "it is ending";
 
 const TWO_BUDGETS: &str = "more than one PodDisruptionBudget selects it, and the API never evicts such a pod";
@@ -89,7 +92,7 @@ pub async fn drain_heard(
         refused,
     };
     let started = Instant::now();
-    let (mut deadline, mut heard) = (started + limit, started);
+    let (mut deadline, mut heard) = (end(started, limit), started);
     loop {
         let found = work.round().await;
         let now = Instant::now();
@@ -122,6 +125,11 @@ pub async fn drain_heard(
         note(waits_for(&blockers, ending.len()));
         sleep(INTERVAL.min(deadline - now)).await;
     }
+}
+
+/// When a drain's time is over.
+fn end(started: Instant, limit: Duration) -> Instant {
+    started + limit.min(LONGEST)
 }
 
 /// What is on the Node after a round.
@@ -223,4 +231,18 @@ async fn ask_all<'p>(
     let answers = stream::iter(asked).buffer_unordered(PARALLEL).collect::<Vec<_>>().await;
     // All have been asked when the first refusal is looked at.
     Ok(answers.into_iter().collect::<Result<_, _>>()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_waits_for_ever_has_an_end_all_the_same() {
+        let now = Instant::now();
+        assert_eq!(end(now, Duration::from_mins(10)) - now, Duration::from_mins(10));
+        for limit in [Duration::MAX, Duration::MAX / 2, Duration::from_secs(u64::MAX)] {
+            assert_eq!(end(now, limit) - now, LONGEST);
+        }
+    }
 }
