@@ -39,46 +39,54 @@ kubeadm:
 ";
 
 /// Kills the agent after every step of its journal: the first time at once, the second time in the middle of what
-/// follows. After that it lets the step pass, or nothing would ever end. `/run/kills` tells of each.
+/// follows. After that it lets the step pass, or nothing would ever end. [`KILLS`] tells of each. A restart of the host
+/// ends it.
 ///
 /// Programs that the agent starts go through a script that looks at the journal first. The agent waits for it, so no
 /// step that starts a program can be missed, however busy the computer is.
 pub const KILLER: &str = r#"
-mkdir -p /run/killer/bin /run/killer/begun /run/killer/seen /run/systemd/system/node-agent.service.d
-cat > /run/killer/look <<'EOF'
+mkdir -p /var/tmp/killer/bin /var/tmp/killer/begun /var/tmp/killer/seen /run/systemd/system/node-agent.service.d
+cat > /var/tmp/killer/look <<'EOF'
 #!/bin/bash
-PATH=${PATH#/run/killer/bin:}
-exec 9> /run/killer/lock
+PATH=${PATH#/var/tmp/killer/bin:}
+cd /var/tmp/killer
+exec 9> lock
 flock 9
 text=$(cat /var/lib/node-agent/journal.json 2>/dev/null)
 if [ -n "$text" ] && [[ $text != *'"active": null'* ]]; then
     step=none
-    [[ $text =~ '"change": '\"([^\"]*) ]] && step=${BASH_REMATCH[1]} && touch "/run/killer/begun/$step"
-    begun=(/run/killer/begun/*)
+    [[ $text =~ '"change": '\"([^\"]*) ]] && step=${BASH_REMATCH[1]} && touch "begun/$step"
+    [[ $text == *'"step": "reboot"'* ]] && step=restart
+    begun=(begun/*)
     [ -e "${begun[0]}" ] || begun=()
     key="$step after ${#begun[@]}"
-    echo >> "/run/killer/seen/$key"
+    echo >> "seen/$key"
     kill="systemctl kill --kill-whom=main --signal=KILL node-agent"
-    case $(wc -l < "/run/killer/seen/$key") in
+    case $(wc -l < "seen/$key") in
     # What the agent started ends with it, so this script, too.
-    1) echo "$key" >> /run/kills; $kill; sleep 60 ;;
-    2) systemd-run --quiet --collect --no-block bash -c "sleep 0.4; $kill && echo '$key, later' >> /run/kills" ;;
+    1) echo "$key" >> kills; $kill; sleep 60 ;;
+    2) systemd-run --quiet --collect --no-block bash -c "sleep 0.4; $kill && echo '$key, later' >> $PWD/kills" ;;
     esac
 fi
 exec 9>&-
+cd /
 exec "${0##*/}" "$@"
 EOF
-chmod +x /run/killer/look
-for program in apt-cache apt-get apt-mark dpkg dpkg-query kubeadm systemctl; do
-    type -P $program > /dev/null && ln -s ../look /run/killer/bin/$program
+chmod +x /var/tmp/killer/look
+for program in apt-cache apt-get apt-mark busctl dpkg dpkg-query kubeadm swapoff systemctl; do
+    type -P $program > /dev/null && ln -s ../look /var/tmp/killer/bin/$program
 done
 cat > /run/systemd/system/node-agent.service.d/killer.conf <<'EOF'
 [Service]
-Environment=PATH=/run/killer/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+Environment=PATH=/var/tmp/killer/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 EOF
 systemctl daemon-reload
-systemctl try-restart node-agent
+# It may be yet to be installed.
+if systemctl cat node-agent > /dev/null 2>&1; then systemctl try-restart node-agent; fi
 "#;
+
+/// What [`KILLER`] did, a line for each kill.
+pub const KILLS: &str = "/var/tmp/killer/kills";
 
 /// Puts the agent on a host with its settings and metadata, and starts it.
 pub async fn install(lab: &TestLab, host: &str, config: &str, metadata: &str) -> anyhow::Result<()> {

@@ -105,7 +105,8 @@ impl AgentProcess {
         fs::create_dir_all(&host.programs)?;
         host.add_program("systemctl", SYSTEMCTL)?;
         host.add_program("dpkg-query", "exec /usr/bin/dpkg-query \"$@\"\n")?;
-        host.add_program("systemd-inhibit", "exec /bin/cat\n")?;
+        // It says that it has the inhibitor, and waits until its input ends.
+        host.add_program("systemd-inhibit", "echo\nexec /bin/cat\n")?;
         for name in FORBIDDEN {
             host.add_program(name, &format!("echo \"{name} $*\" >> \"$here/forbidden\"\nexit 1\n"))?;
         }

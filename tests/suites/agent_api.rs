@@ -15,6 +15,10 @@ mod handshake;
 mod ironic;
 #[path = "agent_api/manners.rs"]
 mod manners;
+#[path = "agent_api/plan.rs"]
+mod plan;
+#[path = "agent_api/refused.rs"]
+mod refused;
 #[path = "agent_api/relay.rs"]
 mod relay;
 
@@ -42,6 +46,14 @@ fn main() -> ExitCode {
         ),
         Case::new(Tier::T3, "kill_9_is_survived", LIMIT, faults::kill_9_is_survived),
         Case::new(Tier::T3, "another_credential_is_taken_up", LIMIT, faults::another_credential_is_taken_up),
+        Case::new(Tier::T3, "plan_says_what_would_be_done", LIMIT, plan::plan_says_what_would_be_done),
+        Case::new(
+            Tier::T3,
+            "what_cannot_be_told_is_not_begun",
+            LIMIT,
+            refused::what_cannot_be_told_is_not_begun,
+        ),
+        Case::new(Tier::T3, "a_refused_report_is_repeated", LIMIT, refused::a_refused_report_is_repeated),
         Case::new(Tier::T3, "it_comes_back_to_stay", LIMIT, endpoint::it_comes_back_to_stay),
         Case::new(Tier::T3, "it_asks_for_little_and_then_nothing", LIMIT, manners::it_asks_for_little),
         Case::new(Tier::T2(&[]), "ironic_is_told", LIMIT, ironic::ironic_is_told),

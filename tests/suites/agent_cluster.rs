@@ -14,7 +14,7 @@ use images::kubernetes::Bundle;
 use infrop::provider::lab::Power;
 use node_agent::apt::upstream;
 use tests::{
-    agent::{self, KILLER, metadata},
+    agent::{self, KILLER, KILLS, metadata},
     bundles,
     faults::{Faults, Party},
     fingerprint::{Fingerprint, Meant},
@@ -240,7 +240,7 @@ impl Nodes<'_> {
     /// A worker whose agent is killed after every step of its journal.
     async fn upgrade_with_kills(&self, plan: &Plan) -> anyhow::Result<()> {
         self.wait_until("w1", PATIENCE, "upgraded", |node| node.is_done(plan)).await?;
-        let kills = self.lab.run("w1", "cat /run/kills").await?;
+        let kills = self.lab.run("w1", &format!("cat {KILLS}")).await?;
         for step in ["containerd", "kubeadm", "kubernetes", "kubelet", "kubectl"] {
             ensure!(kills.contains(&format!("{step} after")), "it was not killed at {step}:\n{kills}");
         }

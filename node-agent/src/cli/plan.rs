@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use common::{
     annotations::{self, Request},
-    plan::{Plan, PlanId},
+    plan::PlanId,
     state::{Phase, Reason},
 };
 use jiff::{SignedDuration, Timestamp};
@@ -16,7 +16,7 @@ use crate::{
     decide::{Asked, Decision, Snapshot, decide},
     engine::JOURNAL,
     host::Host,
-    journal::Journal,
+    journal::{Journal, Origin},
     node::{OwnNode, View},
     observe,
     status::{Change, SoftwareStatus, software},
@@ -57,17 +57,22 @@ pub(super) async fn run(root: PathBuf, output: Output) -> anyhow::Result<u8> {
     let seen =
         observe::observe(&host, &settings.contents, &settings.config.kubeconfig, plan.as_ref()).await?;
     let cluster = if seen.facts.joined { node.cluster().await.ok() } else { None };
-    if let (Some(plan), Asked::Node(_)) = (&plan, &asked) {
-        skip_acceptance(&mut journal, plan);
+    let next = |journal: &Journal| {
+        decide(&Snapshot {
+            now: Timestamp::now(),
+            asked: &asked,
+            host: &seen,
+            journal,
+            cluster: cluster.as_ref().map(|cluster| &cluster.version),
+            api_patience: SignedDuration::ZERO,
+        })
+    };
+    let mut decision = next(&journal);
+    if let Decision::Accept { plan, origin: origin @ Origin::Node } = decision {
+        // The first change says more than "begin the plan".
+        journal.accept(plan, origin, Timestamp::now());
+        decision = next(&journal);
     }
-    let decision = decide(&Snapshot {
-        now: Timestamp::now(),
-        asked: &asked,
-        host: &seen,
-        journal: &journal,
-        cluster: cluster.as_ref().map(|cluster| &cluster.version),
-        api_patience: SignedDuration::ZERO,
-    });
     let software = software(&seen, plan.as_ref());
     let changes = software.iter().any(|one| one.change != Change::None);
     let blocked = match &decision {
@@ -102,15 +107,6 @@ async fn ask(node: &OwnNode, settings: &Settings) -> anyhow::Result<Asked> {
         View::Absent => Ok(Asked::NoNode),
         View::Refused(why) => Ok(Asked::Refusal(why.clone())),
         View::NoCredential | View::Silent { .. } => Ok(Asked::Silence { since: Timestamp::now() }),
-    }
-}
-
-/// Shows the first change instead of "begin the plan".
-fn skip_acceptance(journal: &mut Journal, plan: &Plan) {
-    let begun = journal.active.as_ref().is_some_and(|active| active.plan.id() == plan.id());
-    let quarantined = journal.quarantine.as_ref().is_some_and(|one| one.plan == plan.id());
-    if !begun && !quarantined {
-        journal.accept(plan.clone(), crate::journal::Origin::Node, Timestamp::now());
     }
 }
 

@@ -346,6 +346,8 @@ impl Engine {
             }
             _ = self.files.changed() => {}
         }
+        // A person does not ask again if this agent ends before it gets there.
+        self.save_if_needed();
         match Settings::read(&self.directory) {
             Ok(settings) => self.settings = settings,
             Err(error) => tracing::error!("the old settings stay in force: {}", Chain(&error)),

@@ -3,7 +3,7 @@
 use anyhow::ensure;
 use infrop::provider::lab::Power;
 use tests::{
-    agent::{self, KILLER, install, metadata, wait_for_phase},
+    agent::{self, KILLER, KILLS, install, metadata, wait_for_phase},
     fingerprint::{Fingerprint, Meant},
     lab::TestLab,
 };
@@ -30,12 +30,21 @@ pub(crate) async fn killed() -> anyhow::Result<()> {
         // Every kill in the middle of a step counts as an attempt.
         let config = format!("attempts: 100\n{}", agent::CONFIG);
         let fingerprint = Fingerprint::take(lab, "a", MEANT).await?;
-        install(lab, "a", &config, &metadata("a", &format!("{{ {} }}", versions()?), "{ swap: off }")).await?;
+        let plan = format!("{{ {}, reboot: once }}", versions()?);
+        install(lab, "a", &config, &metadata("a", &plan, "{ swap: off }")).await?;
+        // The restart was ordered by an agent that died before logind heard of it. After so many attempts the next one is
+        // minutes away.
+        wait_for_phase(lab, "a", PATIENCE, "Retrying", "RebootFailed").await?;
+        lab.run("a", "node-agent retry").await?;
         wait_for_phase(lab, "a", PATIENCE, "Idle", "UpToDate").await?;
-        let kills = lab.run("a", "cat /run/kills").await?;
-        for step in ["none after 0", "containerd after 1", "kubeadm after", "kubelet after", "kubectl after"] {
-            ensure!(kills.contains(step), "it was not killed at {step}:\n{kills}");
+        let kills = lab.run("a", &format!("cat {KILLS}")).await?;
+        for step in ["none", "containerd", "kubeadm", "kubelet", "kubectl", "swap", "reboot", "restart"] {
+            let killed = kills.lines().any(|line| line.starts_with(&format!("{step} after ")));
+            ensure!(killed, "it was not killed at {step}:\n{kills}");
         }
+        ensure!(kills.lines().any(|line| line == "none after 0"), "it was not killed before the first step:\n{kills}");
+        let boots = lab.lab().status().await?.hosts.first().map(|host| host.boots);
+        ensure!(boots == Some(2), "{boots:?} boots");
         lab.run(
             "a",
             "test -z \"$(dpkg --audit)\"\n\

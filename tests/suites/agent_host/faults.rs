@@ -86,6 +86,29 @@ pub(crate) async fn broken_package() -> anyhow::Result<()> {
     .await
 }
 
+/// apt would rather take somebody's package away than say that two cannot be together.
+pub(crate) async fn conflict() -> anyhow::Result<()> {
+    const OTHER: &str = "\
+mkdir -p /tmp/other/DEBIAN
+printf 'Package: other\\nVersion: 1\\nArchitecture: all\\nMaintainer: somebody <x@example.org>\\n\
+Description: x\\nConflicts: haproxy\\n' > /tmp/other/DEBIAN/control
+dpkg-deb --build /tmp/other /tmp/other.deb
+dpkg --install /tmp/other.deb
+apt-mark hold other";
+    TestLab::with("agent-conflict", &["a"], async |lab| {
+        repository::deliver(lab, "a", &[Offer { postinst: "", ..BROKEN }]).await?;
+        lab.run("a", OTHER).await?;
+        let before = prepare(lab, IMPATIENT, &[]).await?;
+        ask(lab, &repository::metadata("a", "{ haproxy: 2.0-1 }")).await?;
+        let status = given_up(lab, "PackageFailed", &before).await?;
+        let message = status.pointer("/service/state/message").map(ToString::to_string).unwrap_or_default();
+        ensure!(message.contains("remove"), "{message}");
+        lab.run("a", "dpkg-query -W -f '${db:Status-Abbrev}' other | grep '^hi'").await?;
+        Ok(())
+    })
+    .await
+}
+
 pub(crate) async fn held_lock() -> anyhow::Result<()> {
     // dpkg's lock is one of fcntl, which no shell command takes.
     const HOLD: &str = r#"
@@ -118,6 +141,39 @@ pub(crate) async fn full_disk() -> anyhow::Result<()> {
         given_up(lab, "DiskFull", &before).await?;
         lab.run("a", "test ! -e /opt/full/noise; umount /opt/full").await?;
         retry(lab).await
+    })
+    .await
+}
+
+/// A step that cannot be written down does not begin.
+pub(crate) async fn full_journal() -> anyhow::Result<()> {
+    const FILL: &str = "\
+systemctl stop node-agent
+cp -a /var/lib/node-agent /root/kept
+mount -t tmpfs -o size=64k,mode=700 none /var/lib/node-agent
+cp -a /root/kept/. /var/lib/node-agent
+dd if=/dev/zero of=/var/lib/node-agent/filler bs=1k || true
+systemctl start node-agent";
+    const MAKE_ROOM: &str = "\
+systemctl stop node-agent
+rm /var/lib/node-agent/filler
+cp -a /var/lib/node-agent/. /root/kept
+umount /var/lib/node-agent
+cp -a /root/kept/. /var/lib/node-agent
+rm -r /root/kept
+systemctl start node-agent";
+    TestLab::with("agent-journal", &["a"], async |lab| {
+        repository::deliver(lab, "a", &[Offer { postinst: "", ..BROKEN }]).await?;
+        let before = prepare(lab, IMPATIENT, &["haproxy"]).await?;
+        lab.run("a", FILL).await?;
+        ask(lab, &repository::metadata("a", "{ haproxy: 2.0-1 }")).await?;
+        wait_for_phase(lab, "a", PATIENCE, "Quarantined", "DiskFull").await?;
+        lab.run("a", "test -z \"$(dpkg-query -W -f x haproxy 2>/dev/null)\"").await?;
+        lab.run("a", MAKE_ROOM).await?;
+        // What was not on the disk is not known to who starts now: the plan is tried, and nothing is in its way.
+        wait_for_phase(lab, "a", PATIENCE, "Idle", "UpToDate").await?;
+        lab.run("a", "dpkg-query -W -f '${db:Status-Abbrev}' haproxy | grep '^hi'").await?;
+        before.check().await
     })
     .await
 }

@@ -33,8 +33,10 @@ fn main() -> ExitCode {
             LIMIT,
             faults::broken_package,
         ),
+        Case::new(Tier::T4, "a_conflict_removes_nobodys_package", LIMIT, faults::conflict),
         Case::new(Tier::T4, "a_held_lock_is_waited_for_and_then_named", LIMIT, faults::held_lock),
         Case::new(Tier::T4, "a_full_disk_is_named", LIMIT, faults::full_disk),
+        Case::new(Tier::T4, "without_a_journal_nothing_begins", LIMIT, faults::full_journal),
         Case::new(
             Tier::T4,
             "a_repository_with_a_wrong_signature_is_not_trusted",
