@@ -279,13 +279,16 @@ impl Task<'_> {
         let host = self.host(name)?;
         let deadline = Instant::now() + KUBEADM_PATIENCE;
         loop {
-            let ended = async { anyhow::Ok(kubeadm::wait(&*self.remote(host).await?).await?) }.await;
-            match ended {
-                Ok(true) => {
-                    let report = self.report(name).await?;
+            // Also the look at its end is taken again: of a kubeadm whose end nobody saw nobody knows what to do next.
+            let ended = async {
+                let ended = kubeadm::wait(&*self.remote(host).await?).await?;
+                anyhow::Ok(if ended { Some(self.report(name).await?) } else { None })
+            };
+            match ended.await {
+                Ok(Some(report)) => {
                     return Ok(Found::Host(Box::new(report), self.known_nodes().await));
                 }
-                Ok(false) => {}
+                Ok(None) => {}
                 Err(error) => {
                     self.context.connections.forget(name);
                     (self.note)(format!("{error:#}"));

@@ -184,6 +184,9 @@ impl<'a> Run<'a> {
         let (mut snapshot, access) = observe(self.context, self.options.parallel).await?;
         snapshot.removals = self.snapshot.removals.clone();
         snapshot.failed = self.snapshot.failed.clone();
+        // Those that do not answer now either.
+        let answers = |name: &NodeName| snapshot.hosts.get(name).is_some_and(|host| host.seen().is_some());
+        snapshot.unclear = self.snapshot.unclear.iter().filter(|name| !answers(name)).cloned().collect();
         self.snapshot = snapshot;
         self.access = access;
         Ok(())
@@ -405,6 +408,9 @@ impl<'a> Run<'a> {
         if let Some(host) = action.host() {
             // The next attempt is with a new connection: this one may be what failed.
             self.context.connections.forget(host);
+            if touches_kubeadm(action) {
+                self.snapshot.doubt(host);
+            }
         }
         let attempts = self.attempts.entry(action.clone()).or_default();
         *attempts += 1;
@@ -445,6 +451,11 @@ fn is_exclusive(snapshot: &Snapshot, action: &Action) -> bool {
         Action::Remove(name) => snapshot.hosts.get(name).is_some_and(|host| snapshot.is_control_plane(host)),
         _ => false,
     }
+}
+
+/// Whether what a host said of its kubeadm before it is not true after it, however it ended.
+fn touches_kubeadm(action: &Action) -> bool {
+    ran_kubeadm(action) || matches!(action, Action::Reset(_))
 }
 
 fn ran_kubeadm(action: &Action) -> bool {

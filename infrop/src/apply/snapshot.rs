@@ -126,6 +126,8 @@ pub struct Snapshot {
     pub failed: BTreeMap<NodeName, String>,
     /// Why the cluster as a whole is given up in this run.
     pub cluster_failed: Option<String>,
+    /// Hosts on which this run may have begun a kubeadm that nobody has seen since.
+    pub unclear: BTreeSet<NodeName>,
     /// How often kubeadm failed on a host in this run.
     pub kubeadm_failures: BTreeMap<NodeName, u32>,
     /// What may be taken away.
@@ -140,6 +142,14 @@ impl Snapshot {
     /// The group of a host. Hosts are only ever taken in with one that is there.
     pub fn group(&self, host: &Host) -> anyhow::Result<&Group> {
         self.groups.get(host.group).with_context(|| format!("{} is of no group", host.compute.name))
+    }
+
+    /// Forgets what a host said before something was done there that did not come to its end: what it said then is not
+    /// true any more, and nothing is decided before it was looked at anew.
+    pub fn doubt(&mut self, name: &NodeName) {
+        let Some(host) = self.hosts.get_mut(name) else { return };
+        host.report = None;
+        self.unclear.insert(name.clone());
     }
 
     /// Whether a host is meant to run Kubernetes itself.

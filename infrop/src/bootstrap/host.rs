@@ -122,7 +122,11 @@ fn parse(text: &str) -> Result<HostReport, String> {
         KubeadmState::Done
     } else if !answers.contains_key("begun") {
         KubeadmState::None
-    } else if unit == "active running" {
+    } else if unit == "active running"
+        // On its way from or to another state: what it left is not to be removed under its feet.
+        || unit.starts_with("activating")
+        || unit.starts_with("deactivating")
+    {
         KubeadmState::Running
     } else {
         KubeadmState::Failed(get("log").unwrap_or_default())
@@ -175,6 +179,8 @@ mod tests {
     fn what_kubeadm_did_is_told_by_marks_and_unit() {
         for (marks, unit, expected) in [
             (&["begun"][..], "active running ", KubeadmState::Running),
+            (&["begun"], "activating start ", KubeadmState::Running),
+            (&["begun"], "deactivating stop-post ", KubeadmState::Running),
             (&["begun"], "failed failed ", KubeadmState::Failed("why".into())),
             // The host lost its power: nobody knows the unit any more.
             (&["begun"], "inactive dead ", KubeadmState::Failed("why".into())),

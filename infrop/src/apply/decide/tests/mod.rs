@@ -197,6 +197,24 @@ fn one_control_plane_makes_the_cluster_and_only_if_no_other_can_have_made_one() 
 }
 
 #[test]
+fn after_a_kubeadm_whose_end_nobody_saw_the_host_is_looked_at_first() {
+    let mut init =
+        snapshot(3, 0, &[("cp-1", At::Initialized), ("cp-2", At::Initialized), ("cp-3", At::Bare)]);
+    assert_eq!(actions(&init), ["make the cluster on cp-1", "install node-agent on cp-3"]);
+    init.doubt(&name("cp-1"));
+    assert_eq!(actions(&init), ["wait until cp-1 answers", "install node-agent on cp-3"]);
+    assert!(init.unclear.contains(&name("cp-1")));
+    // It never answered again: no other one makes a cluster.
+    init.failed.insert(name("cp-1"), "no route".into());
+    assert_eq!(actions(&init), ["install node-agent on cp-3"]);
+    let hosts = [("cp-1", At::Joined), ("w-1", At::Initialized)];
+    let mut join = with_cluster(snapshot(1, 1, &hosts));
+    assert_eq!(actions(&join), ["join w-1 as a worker"]);
+    join.doubt(&name("w-1"));
+    assert_eq!(actions(&join), ["wait until w-1 answers"]);
+}
+
+#[test]
 fn a_silent_cluster_is_waited_for_and_never_made_anew() {
     let mut snapshot =
         snapshot(3, 1, &[("cp-1", At::Silent), ("cp-2", At::Initialized), ("cp-3", At::Initialized)]);
