@@ -14,11 +14,11 @@ use tokio::sync::watch;
 use super::{
     act::{Found, Nodes, Task},
     context::Context,
-    decide::{Action, Decision, decide},
+    decide::{Action, Decision, decide, exclusive},
     observe::{look_at_cluster, observe, take_compute, take_end, take_report},
     progress::{Event, Progress, Stage},
     rollout::{self, Targets},
-    snapshot::{Cluster, Removals, Role, Snapshot},
+    snapshot::{Cluster, Removals, Snapshot},
     write::Writer,
 };
 use crate::{
@@ -286,8 +286,8 @@ impl<'a> Run<'a> {
             Some(host) => drop(self.snapshot.busy.insert(host.clone())),
             None => self.snapshot.applying = true,
         }
-        if is_exclusive(&self.snapshot, &action) {
-            self.snapshot.control_plane_busy = true;
+        if let Some(host) = exclusive(&self.snapshot, &action) {
+            self.snapshot.busy_control_planes.insert(host);
         }
         if !action.is_wait() {
             self.changes += 1;
@@ -327,11 +327,11 @@ impl<'a> Run<'a> {
     async fn take_in(&mut self, ended: Ended) -> anyhow::Result<()> {
         let Ended { action, started, result } = ended;
         match action.host() {
-            Some(host) => drop(self.snapshot.busy.remove(host)),
+            Some(host) => {
+                self.snapshot.busy.remove(host);
+                self.snapshot.busy_control_planes.remove(host);
+            }
             None => self.snapshot.applying = false,
-        }
-        if is_exclusive(&self.snapshot, &action) {
-            self.snapshot.control_plane_busy = false;
         }
         match result {
             Ok(found) => {
@@ -441,15 +441,6 @@ impl<'a> Run<'a> {
     /// The nodes that have not their versions, and why, by what was last seen.
     fn behind(&self) -> BTreeMap<NodeName, String> {
         rollout::blocked(&self.context.infrastructure, &self.snapshot)
-    }
-}
-
-/// Whether control planes have to wait for it.
-fn is_exclusive(snapshot: &Snapshot, action: &Action) -> bool {
-    match action {
-        Action::Init(_) | Action::Join(_, Role::ControlPlane) => true,
-        Action::Remove(name) => snapshot.hosts.get(name).is_some_and(|host| snapshot.is_control_plane(host)),
-        _ => false,
     }
 }
 

@@ -120,8 +120,8 @@ pub struct Snapshot {
     pub busy: BTreeSet<NodeName>,
     /// Whether objects are being applied.
     pub applying: bool,
-    /// Whether a kubeadm runs, or is about to, that others have to wait for: the first one, or a control plane's.
-    pub control_plane_busy: bool,
+    /// Control planes that come or go in this moment: others have to wait for them.
+    pub busy_control_planes: BTreeSet<NodeName>,
     /// Hosts that are given up in this run, with the reason.
     pub failed: BTreeMap<NodeName, String>,
     /// Why the cluster as a whole is given up in this run.

@@ -3,6 +3,7 @@
 mod shrink;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,7 +13,7 @@ use std::{
 use common::{KubernetesVersion, annotations, metadata::NodeName, plan::Plan};
 use semver::Version;
 
-pub use self::shrink::leaving;
+pub use self::{shrink::leaving, turns::exclusive};
 use super::snapshot::{Cluster, ClusterView, Group, Host, Role, Snapshot};
 use crate::{
     bootstrap::host::{HostReport, KubeadmState},
@@ -314,7 +315,7 @@ fn next(snapshot: &Snapshot, name: &NodeName, host: &Host, group: &Group, decisi
     }
     match &report.kubeadm {
         KubeadmState::Running => Next::Do(Action::AwaitKubeadm(name.clone())),
-        KubeadmState::Failed(log) => failed(snapshot, name, log),
+        KubeadmState::Failed(log) => failed(snapshot, name, group, log, decision),
         KubeadmState::None => enter(snapshot, name, group, decision),
         KubeadmState::Done => settle(snapshot, name, report, group),
     }
@@ -332,11 +333,16 @@ fn newer_agent(snapshot: &Snapshot, report: &HostReport) -> Option<String> {
     })
 }
 
-fn failed(snapshot: &Snapshot, name: &NodeName, log: &str) -> Next {
+fn failed(snapshot: &Snapshot, name: &NodeName, group: &Group, log: &str, decision: &Decision) -> Next {
     let failures = snapshot.kubeadm_failures.get(name).copied().unwrap_or(0);
     if failures >= KUBEADM_ATTEMPTS {
         let last = log.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it left no log");
         return Next::Blocked(format!("kubeadm failed {failures} times: {}", last.trim()));
+    }
+    if group.role == Role::ControlPlane
+        && let Some(why) = turns::others_at_work(snapshot, name, decision)
+    {
+        return Next::Wait(why);
     }
     Next::Do(Action::Reset(name.clone()))
 }
@@ -351,16 +357,10 @@ fn enter(snapshot: &Snapshot, name: &NodeName, group: &Group, decision: &Decisio
         (Cluster::None, Role::Worker) => Next::Wait("there is no cluster to join yet".to_owned()),
         (Cluster::None, Role::ControlPlane) => first(snapshot, name),
         (Cluster::There(_), Role::Worker) => Next::Do(Action::Join(name.clone(), Role::Worker)),
-        (Cluster::There(_), Role::ControlPlane) => {
-            // One at a time: each changes who votes in etcd.
-            let joining =
-                decision.actions.iter().any(|action| matches!(action, Action::Join(_, Role::ControlPlane)));
-            if snapshot.control_plane_busy || joining {
-                Next::Wait("control planes join one after the other".to_owned())
-            } else {
-                Next::Do(Action::Join(name.clone(), Role::ControlPlane))
-            }
-        }
+        (Cluster::There(_), Role::ControlPlane) => match turns::others_unfinished(snapshot, name, decision) {
+            Some(why) => Next::Wait(why),
+            None => Next::Do(Action::Join(name.clone(), Role::ControlPlane)),
+        },
     }
 }
 
@@ -391,7 +391,7 @@ fn first(snapshot: &Snapshot, name: &NodeName) -> Next {
     });
     // The one whose name comes first, numbers compared as numbers.
     let lowest = candidates.map(|(candidate, _)| candidate).min_by_key(|candidate| natural(candidate));
-    if lowest == Some(name) && !snapshot.control_plane_busy {
+    if lowest == Some(name) && snapshot.busy_control_planes.is_empty() {
         Next::Do(Action::Init(name.clone()))
     } else {
         Next::Wait("the first control plane makes the cluster".to_owned())

@@ -6,7 +6,7 @@ use common::metadata::NodeName;
 
 use super::{
     super::snapshot::{Cluster, ClusterView, Group, Host, Role, Snapshot},
-    Action, Decision, natural, paused,
+    Action, Decision, natural, paused, turns,
 };
 use crate::{bootstrap::host::KubeadmState, cluster::REMOVING, provider::Ownership};
 
@@ -138,9 +138,8 @@ fn obstacle(snapshot: &Snapshot, name: &NodeName, decision: &Decision) -> Option
     if group.role != Role::ControlPlane {
         return None;
     }
-    let other_removal = |action: &Action| matches!(action, Action::Remove(other) if snapshot.hosts.get(other).is_some_and(|host| snapshot.is_control_plane(host)));
-    if snapshot.control_plane_busy || decision.actions.iter().any(other_removal) {
-        return Some(Obstacle::Wait("control planes go and come one after the other".to_owned()));
+    if let Some(why) = turns::others_unfinished(snapshot, name, decision) {
+        return Some(Obstacle::Wait(why));
     }
     // What is left has to be able to decide: a majority of those that stay has to be well.
     let others = view.nodes.values().filter(|node| node.control_plane && node.name != *name);

@@ -1,6 +1,7 @@
 //! Tables of what is decided.
 
 mod shrink;
+mod turns;
 
 use std::collections::BTreeMap;
 
@@ -297,9 +298,12 @@ fn workers_join_together_and_control_planes_one_by_one() {
         ["join cp-2 as a control plane", "join w-1 as a worker", "join w-2 as a worker",]
     );
     snapshot.busy = [name("cp-2")].into();
-    snapshot.control_plane_busy = true;
+    snapshot.busy_control_planes = [name("cp-2")].into();
     assert_eq!(actions(&snapshot), ["join w-1 as a worker", "join w-2 as a worker"]);
-    assert_eq!(decide(&snapshot).waiting[&name("cp-3")], "control planes join one after the other");
+    assert_eq!(
+        decide(&snapshot).waiting[&name("cp-3")],
+        "control planes come and go one after the other, and it is cp-2's turn"
+    );
 }
 
 #[test]
