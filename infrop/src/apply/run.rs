@@ -17,6 +17,7 @@ use super::{
     decide::{Action, Decision, decide, exclusive},
     observe::{look_at_cluster, observe, take_compute, take_end, take_report},
     progress::{Event, Progress, Stage},
+    removal,
     rollout::{self, Targets},
     snapshot::{Cluster, Removals, Snapshot},
     write::Writer,
@@ -302,23 +303,16 @@ impl<'a> Run<'a> {
             snapshot: self.snapshot.clone(),
             access: self.access.clone(),
             note: Box::new(note),
+            stop: self.stop.clone(),
         };
-        let mut stop = self.stop.clone();
+        let stop = self.stop.clone();
         Box::pin(async move {
             let started = Instant::now();
             if attempt > 0 {
                 tokio::time::sleep(retry::delay(RETRY_DELAY, attempt, random::fraction())).await;
             }
-            let asked = async {
-                // Without anyone who could ask, nobody does.
-                if !action.is_wait() || stop.wait_for(|stop| *stop).await.is_err() {
-                    std::future::pending::<()>().await;
-                }
-            };
-            let result = tokio::select! {
-                result = task.run(&action) => result,
-                () = asked => Err(anyhow!("stopped")),
-            };
+            let work = task.run(&action);
+            let result = if action.is_wait() { unless_stopped(work, stop).await } else { work.await };
             Ended { action, started, result }
         })
     }
@@ -414,7 +408,7 @@ impl<'a> Run<'a> {
         }
         let attempts = self.attempts.entry(action.clone()).or_default();
         *attempts += 1;
-        let last = *attempts >= ATTEMPTS || action.is_wait();
+        let last = *attempts >= ATTEMPTS || action.is_wait() || removal::is_held(error);
         self.progress.event(&Event::new(action, Stage::Failed { why: why.clone(), last }));
         if last {
             let why = format!("cannot {action}: {why}");
@@ -441,6 +435,23 @@ impl<'a> Run<'a> {
     /// The nodes that have not their versions, and why, by what was last seen.
     fn behind(&self) -> BTreeMap<NodeName, String> {
         rollout::blocked(&self.context.infrastructure, &self.snapshot)
+    }
+}
+
+/// Does something, unless someone asks the run to stop meanwhile.
+pub(super) async fn unless_stopped<T>(
+    work: impl Future<Output = anyhow::Result<T>>,
+    mut stop: Stop,
+) -> anyhow::Result<T> {
+    let asked = async {
+        // Without anyone who could ask, nobody does.
+        if stop.wait_for(|stop| *stop).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        result = work => result,
+        () = asked => Err(anyhow!("stopped")),
     }
 }
 

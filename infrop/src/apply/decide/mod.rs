@@ -13,7 +13,10 @@ use std::{
 use common::{KubernetesVersion, annotations, metadata::NodeName, plan::Plan};
 use semver::Version;
 
-pub use self::{shrink::leaving, turns::exclusive};
+pub use self::{
+    shrink::{leaving, too_few_without},
+    turns::exclusive,
+};
 use super::snapshot::{Cluster, ClusterView, Group, Host, Role, Snapshot};
 use crate::{
     bootstrap::host::{HostReport, KubeadmState},
