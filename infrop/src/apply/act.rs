@@ -223,19 +223,17 @@ impl Task<'_> {
     }
 
     async fn join(&self, name: &NodeName, role: Role) -> anyhow::Result<Found> {
-        let access = self.access()?;
-        let token = Token::create(&access.client).await?;
-        let joined = match role {
-            Role::Worker => self.join_with(name, &token, None).await,
-            Role::ControlPlane => {
-                let key = CertificateKey::new()?;
-                let joined = self.join_with(name, &token, Some(&key)).await;
-                key.delete(&access.client).await?;
-                joined
-            }
+        let client = &self.access()?.client;
+        let key = match role {
+            Role::Worker => None,
+            Role::ControlPlane => Some(CertificateKey::new()?),
         };
-        token.delete(&access.client).await?;
-        joined
+        let token = Token::create(client).await?;
+        let joined = self.join_with(name, &token, key.as_ref()).await;
+        let withdrawn = cluster::withdraw(client, token, key).await;
+        let found = joined?;
+        withdrawn?;
+        Ok(found)
     }
 
     async fn join_with(

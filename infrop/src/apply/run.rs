@@ -19,12 +19,12 @@ use super::{
     progress::{Event, Progress, Stage},
     removal,
     rollout::{self, Targets},
-    snapshot::{Cluster, Removals, Snapshot},
+    snapshot::{Cluster, Host, Removals, Snapshot},
     write::Writer,
 };
 use crate::{
-    bootstrap::host::KubeadmState,
-    cluster::Access,
+    bootstrap::host::{HostReport, KubeadmState},
+    cluster::{self, Access},
     random, retry,
     rollout::{MetricsFile, Outcome as RolloutOutcome, Report, Rollout},
 };
@@ -133,6 +133,9 @@ pub async fn run(
         // What was seen before may have been changed by the writer before us, or by the rollout.
         run.observe_anew().await?;
         let outcome = run.scale(&mut writer, deadline).await?;
+        if !matches!(outcome, Outcome::TimedOut { .. }) {
+            run.tidy().await;
+        }
         let due = rollout::is_due(&context.infrastructure, &run.snapshot);
         if !due || matches!(outcome, Outcome::TimedOut { .. } | Outcome::Stopped) {
             writer.leave().await;
@@ -211,6 +214,19 @@ impl<'a> Run<'a> {
             if let Some(outcome) = turn {
                 return Ok(outcome);
             }
+        }
+    }
+
+    /// Removes what a run left that was killed, as long as no host may still need it. It is not worth a failure: what
+    /// stays ends by itself.
+    async fn tidy(&self) {
+        let Snapshot { hosts, unclear, .. } = &self.snapshot;
+        let running = |report: &HostReport| report.kubeadm == KubeadmState::Running;
+        let joining = !unclear.is_empty() || hosts.values().filter_map(Host::seen).any(running);
+        if let Some(access) = self.access.as_ref().filter(|_| !joining)
+            && let Err(error) = cluster::remove_leftovers(&access.client).await
+        {
+            tracing::warn!("tokens of a run before may be left: {}", error.in_full());
         }
     }
 
