@@ -1,9 +1,8 @@
-//! The scripts, run here with programs that only write down how they were called.
+//! The scripts, run here with functions in the place of programs, which only write down how they were called.
 
 use std::{
     fs,
     io::Write as _,
-    os::unix::fs::PermissionsExt as _,
     path::PathBuf,
     process::{Command, Output, Stdio},
 };
@@ -13,62 +12,58 @@ use tempfile::TempDir;
 use super::*;
 
 /// A host with marks, a unit in some state, and a log of calls.
-struct Host(TempDir);
+struct Host {
+    directory: TempDir,
+    /// What stands for its programs.
+    programs: String,
+}
 
 impl Host {
     fn new(marks: &[&str], unit: &str) -> Self {
-        let host = Self(tempfile::tempdir().unwrap());
-        for directory in ["bin", "lib/kubeadm", "run"] {
-            fs::create_dir_all(host.path(directory)).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["lib/kubeadm", "run"] {
+            fs::create_dir_all(directory.path().join(name)).unwrap();
         }
         for mark in marks {
-            fs::write(host.path("lib/kubeadm").join(mark), "init\n").unwrap();
+            fs::write(directory.path().join("lib/kubeadm").join(mark), "init\n").unwrap();
         }
         let (active, sub) = unit.split_once(' ').unwrap();
-        let log = host.path("calls").display().to_string();
-        let systemctl = format!(
-            "if test \"$1\" != show; then echo \"systemctl $*\" >> {log}; exit 0; fi\n\
-             for word; do case $word in *=ActiveState) echo {active} ;; *=SubState) echo {sub} ;; esac; done\n"
+        let log = directory.path().join("calls");
+        let log = log.display();
+        let programs = format!(
+            "systemctl() {{\n  \
+             if test \"$1\" != show; then echo \"systemctl $*\" >> {log}; return; fi\n  \
+             for word; do case $word in *=ActiveState) echo {active} ;; *=SubState) echo {sub} ;; esac; done\n}}\n\
+             kubeadm() {{ echo \"kubeadm $1\" >> {log}; }}\n\
+             systemd-run() {{ echo \"systemd-run $1\" >> {log}; }}\n\
+             sync() {{ true; }}"
         );
-        let logged = |program: &str| format!("echo \"{program} $1\" >> {log}\n");
-        for (program, text) in [
-            ("systemctl", systemctl),
-            ("kubeadm", logged("kubeadm")),
-            ("systemd-run", logged("systemd-run")),
-            // Slow, and nothing to see.
-            ("sync", String::new()),
-        ] {
-            let file = host.path("bin").join(program);
-            fs::write(&file, format!("#!/bin/bash\n{text}")).unwrap();
-            fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
-        }
-        host
+        Self { directory, programs }
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
+        self.directory.path().join(name)
     }
 
     /// Runs a script as a host does, with its paths below this one's.
     fn run(&self, script: &str) -> Output {
-        let root = self.0.path().display();
+        let root = self.directory.path().display();
         let script = script
             .replace("/var/lib/infrop", &format!("{root}/lib"))
             .replace("/run/infrop", &format!("{root}/run"))
             .replace("/etc/kubernetes", &format!("{root}/etc"))
             .replace("/var/lib/etcd", &format!("{root}/etcd"));
-        let path = format!("{root}/bin:{}", std::env::var("PATH").unwrap());
         let mut bash = Command::new("bash")
             .args(["-seuo", "pipefail"])
-            .env("PATH", path)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
         let mut stdin = bash.stdin.take().unwrap();
+        let text = format!("{{\n{}\n{script}\nexit 0\n}}\nconfig\n", self.programs);
         // A script that ends early does not read it.
-        let _ = stdin.write_all(format!("{{\n{script}\nexit 0\n}}\nconfig\n").as_bytes());
+        let _ = stdin.write_all(text.as_bytes());
         drop(stdin);
         bash.wait_with_output().unwrap()
     }
