@@ -1,5 +1,8 @@
 //! The loop: whatever can be done is done at once, and each end is a reason to decide anew.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::BTreeMap,
     sync::Arc,
