@@ -182,7 +182,7 @@ mod tests {
                 let (method, path) = (words.next().unwrap(), words.next().unwrap());
                 let (code, body) = answer(method, path);
                 if method == "DELETE" {
-                    let name = path.split(['?', '/']).filter(|part| !part.is_empty()).next_back().unwrap();
+                    let name = path.split(['?', '/']).rfind(|part| !part.is_empty()).unwrap();
                     log.lock().unwrap().push(name.to_owned());
                 }
                 let body = body.to_string();

@@ -1,5 +1,6 @@
 //! What to do next: a pure function of what is.
 
+mod first;
 mod shrink;
 #[cfg(test)]
 mod tests;
@@ -358,7 +359,7 @@ fn enter(snapshot: &Snapshot, name: &NodeName, group: &Group, decision: &Decisio
     match (&snapshot.cluster, group.role) {
         (Cluster::Silent(why), _) => Next::Wait(format!("the API does not answer: {why}")),
         (Cluster::None, Role::Worker) => Next::Wait("there is no cluster to join yet".to_owned()),
-        (Cluster::None, Role::ControlPlane) => first(snapshot, name),
+        (Cluster::None, Role::ControlPlane) => first::first(snapshot, name),
         (Cluster::There(_), Role::Worker) => Next::Do(Action::Join(name.clone(), Role::Worker)),
         (Cluster::There(_), Role::ControlPlane) => match turns::others_unfinished(snapshot, name, decision) {
             Some(why) => Next::Wait(why),
@@ -378,72 +379,6 @@ fn older_control_plane(snapshot: &Snapshot) -> Option<String> {
         "it comes with Kubernetes {ours}, and {} has {}: it joins after the rollout",
         older.name, older.kubelet
     ))
-}
-
-/// Whether this host may make the cluster: it is the first control plane, and no other host can have one.
-fn first(snapshot: &Snapshot, name: &NodeName) -> Next {
-    for (other, host) in &snapshot.hosts {
-        match witness(snapshot, other, host) {
-            Witness::Nothing => {}
-            Witness::Unsure(why) => return Next::Wait(why),
-            Witness::Cluster(why) => return Next::Blocked(why),
-        }
-    }
-    let candidates = snapshot.hosts.iter().filter(|(candidate, host)| {
-        snapshot.is_control_plane(host) && !snapshot.failed.contains_key(*candidate)
-    });
-    // The one whose name comes first, numbers compared as numbers.
-    let lowest = candidates.map(|(candidate, _)| candidate).min_by_key(|candidate| natural(candidate));
-    if lowest == Some(name) && snapshot.busy_control_planes.is_empty() {
-        Next::Do(Action::Init(name.clone()))
-    } else {
-        Next::Wait("the first control plane makes the cluster".to_owned())
-    }
-}
-
-/// What a host says about a cluster that no control plane shows.
-enum Witness {
-    /// It has seen none.
-    Nothing,
-    /// It may know one.
-    Unsure(String),
-    /// It is part of one, or a person has to say whether it is.
-    Cluster(String),
-}
-
-fn witness(snapshot: &Snapshot, name: &NodeName, host: &Host) -> Witness {
-    let is_control_plane = snapshot.is_control_plane(host);
-    match (&host.compute.ownership, host.seen()) {
-        (Ownership::Foreign(owner), _) if is_control_plane => Witness::Cluster(format!(
-            "{name} is in the pool of the control planes, belongs to {owner} and may have a cluster: take it out of the \
-             document, or release it there"
-        )),
-        (Ownership::Unknown(why), _) if is_control_plane => {
-            Witness::Unsure(format!("nobody knows what is on {name}, and it may have a cluster: {why}"))
-        }
-        (Ownership::Foreign(_) | Ownership::Unknown(_), _) => Witness::Nothing,
-        (Ownership::Ours, Some(HostReport { kubeadm: KubeadmState::Done, .. })) => Witness::Cluster(format!(
-            "{name} is part of a cluster already, and no control plane of this document has it: if that cluster lives, \
-             bring its control planes back; if it is no more, `infrop node replace {name}` takes {name} out of it"
-        )),
-        (Ownership::Ours, Some(HostReport { joined: true, kubeadm: KubeadmState::None, .. })) => {
-            Witness::Cluster(format!(
-                "{name} is part of a cluster that infrop did not make: run `kubeadm reset` there if that cluster is no \
-                 more, or take {name} out of the document"
-            ))
-        }
-        (Ownership::Ours, Some(HostReport { kubeadm: KubeadmState::None, .. })) => Witness::Nothing,
-        (Ownership::Ours, Some(_)) => Witness::Unsure(format!("kubeadm was begun on {name}")),
-        // A worker that is not there holds nobody up: there are always some.
-        (Ownership::Ours, None) if !is_control_plane => Witness::Nothing,
-        // A host that is only being set up has nothing to hide; one that never answered may have a cluster.
-        (Ownership::Ours, None) if host.report.is_some() || snapshot.failed.contains_key(name) => {
-            Witness::Unsure(format!("{name} does not answer, and it may have a cluster"))
-        }
-        (Ownership::Ours, None) => {
-            Witness::Unsure(format!("{name} has not answered yet, and it may have a cluster"))
-        }
-    }
 }
 
 /// Sorts cp-2 before cp-10.
