@@ -10,16 +10,17 @@ use super::{
     context::Context,
     decide::{Action, first_plan},
     observe::{connect, control_planes, look, look_at_cluster},
+    run::Stop,
     snapshot::{Cluster, Host, Role, Snapshot},
 };
 use crate::{
     bootstrap::{
-        agent, etcd,
+        agent,
         host::{HostReport, KubeadmState},
         kubeadm::{self, InitConfiguration, JoinConfiguration, TokenDiscovery, Verb, documents},
         ssh::Remote,
     },
-    cluster::{self, Access, CertificateKey, DrainRules, NodeView, Token},
+    cluster::{self, Access, CertificateKey, NodeView, Token},
     provider::{Compute, Power},
 };
 
@@ -34,9 +35,6 @@ const KUBEADM_PATIENCE: Duration = Duration::from_mins(15);
 
 /// Until a Node is Ready: its pod network may have to be fetched first.
 const READY_PATIENCE: Duration = Duration::from_mins(10);
-
-/// Pods may take their time to end, and budgets may make them wait for others.
-const DRAIN_PATIENCE: Duration = Duration::from_mins(10);
 
 /// An API server that restarts is back within a minute.
 const API_PATIENCE: Duration = Duration::from_mins(5);
@@ -69,6 +67,8 @@ pub(super) struct Task<'a> {
     pub(super) access: Option<Access>,
     /// Tells why it takes long.
     pub(super) note: Box<dyn Fn(String) + 'a>,
+    /// Whether someone asked the run to stop; what only waits is ended without it.
+    pub(super) stop: Stop,
 }
 
 impl Task<'_> {
@@ -115,7 +115,7 @@ impl Task<'_> {
         }
     }
 
-    fn host(&self, name: &NodeName) -> anyhow::Result<&Host> {
+    pub(super) fn host(&self, name: &NodeName) -> anyhow::Result<&Host> {
         self.snapshot.hosts.get(name).with_context(|| format!("{name} is not there"))
     }
 
@@ -123,11 +123,11 @@ impl Task<'_> {
         self.access.as_ref().context("the API does not answer")
     }
 
-    async fn remote(&self, host: &Host) -> anyhow::Result<Arc<Remote>> {
+    pub(super) async fn remote(&self, host: &Host) -> anyhow::Result<Arc<Remote>> {
         connect(self.context, &self.snapshot.groups, host).await
     }
 
-    async fn report(&self, name: &NodeName) -> anyhow::Result<HostReport> {
+    pub(super) async fn report(&self, name: &NodeName) -> anyhow::Result<HostReport> {
         look(self.context, &self.snapshot.groups, self.host(name)?).await
     }
 
@@ -140,7 +140,7 @@ impl Task<'_> {
     }
 
     /// The Nodes, if there is a way to them.
-    async fn known_nodes(&self) -> Option<Nodes> {
+    pub(super) async fn known_nodes(&self) -> Option<Nodes> {
         cluster::list(&self.access.as_ref()?.client).await.ok()
     }
 
@@ -223,19 +223,17 @@ impl Task<'_> {
     }
 
     async fn join(&self, name: &NodeName, role: Role) -> anyhow::Result<Found> {
-        let access = self.access()?;
-        let token = Token::create(&access.client).await?;
-        let joined = match role {
-            Role::Worker => self.join_with(name, &token, None).await,
-            Role::ControlPlane => {
-                let key = CertificateKey::new()?;
-                let joined = self.join_with(name, &token, Some(&key)).await;
-                key.delete(&access.client).await?;
-                joined
-            }
+        let client = &self.access()?.client;
+        let key = match role {
+            Role::Worker => None,
+            Role::ControlPlane => Some(CertificateKey::new()?),
         };
-        token.delete(&access.client).await?;
-        joined
+        let token = Token::create(client).await?;
+        let joined = self.join_with(name, &token, key.as_ref()).await;
+        let withdrawn = cluster::withdraw(client, token, key).await;
+        let found = joined?;
+        withdrawn?;
+        Ok(found)
     }
 
     async fn join_with(
@@ -279,13 +277,16 @@ impl Task<'_> {
         let host = self.host(name)?;
         let deadline = Instant::now() + KUBEADM_PATIENCE;
         loop {
-            let ended = async { anyhow::Ok(kubeadm::wait(&*self.remote(host).await?).await?) }.await;
-            match ended {
-                Ok(true) => {
-                    let report = self.report(name).await?;
+            // Also the look at its end is taken again: of a kubeadm whose end nobody saw nobody knows what to do next.
+            let ended = async {
+                let ended = kubeadm::wait(&*self.remote(host).await?).await?;
+                anyhow::Ok(if ended { Some(self.report(name).await?) } else { None })
+            };
+            match ended.await {
+                Ok(Some(report)) => {
                     return Ok(Found::Host(Box::new(report), self.known_nodes().await));
                 }
-                Ok(false) => {}
+                Ok(None) => {}
                 Err(error) => {
                     self.context.connections.forget(name);
                     (self.note)(format!("{error:#}"));
@@ -318,52 +319,6 @@ impl Task<'_> {
             object.apply(client).await?;
         }
         self.look_at_cluster().await
-    }
-
-    /// Empties a node, takes it out of the cluster and gives its compute back. The compute goes last: until then a
-    /// later run finds it and goes on.
-    async fn remove(&self, name: &NodeName) -> anyhow::Result<Found> {
-        let host = self.host(name)?;
-        let group = self.snapshot.group(host)?;
-        let answers = self.report(name).await;
-        let dead = self.snapshot.removals.replace.contains(name) && answers.is_err();
-        if let Some(access) = &self.access {
-            cluster::mark_removing(&access.client, name).await?;
-            if !dead {
-                let rules = DrainRules::default();
-                cluster::drain(&access.direct, name, &rules, DRAIN_PATIENCE, &*self.note).await?;
-            }
-            if group.role == Role::ControlPlane && dead {
-                self.remove_etcd_member(name).await?;
-            }
-        }
-        if !dead {
-            let report = answers?;
-            if report.kubeadm != KubeadmState::None {
-                // On a control plane it also takes its etcd member out.
-                kubeadm::reset(&*self.remote(host).await?, &report.kubeadm).await?;
-            }
-        }
-        if let Some(access) = &self.access {
-            cluster::delete_node(&access.client, name).await?;
-        }
-        self.context.provider(&group.provider)?.delete(&host.compute).await?;
-        self.context.connections.forget(name);
-        Ok(Found::Gone(self.known_nodes().await))
-    }
-
-    /// Takes the etcd member of a dead control plane out, through one that lives.
-    async fn remove_etcd_member(&self, name: &NodeName) -> anyhow::Result<()> {
-        let others = control_planes(&self.snapshot).filter(|host| host.compute.name != *name);
-        let mut trouble = None;
-        for other in others {
-            let removed = async { etcd::remove_member(&*self.remote(other).await?, name).await };
-            match removed.await {
-                Ok(()) => return Ok(()),
-                Err(error) => trouble = Some(error),
-            }
-        }
-        Err(trouble.unwrap_or_else(|| anyhow!("no other control plane answers")))
     }
 
     async fn await_ready(&self, name: &NodeName) -> anyhow::Result<Found> {

@@ -1,7 +1,7 @@
 //! What a run works with: the document, its providers, and what hosts are to be given.
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -6,6 +6,7 @@ mod decide;
 mod foresee;
 mod observe;
 mod progress;
+mod removal;
 mod rollout;
 mod run;
 mod snapshot;

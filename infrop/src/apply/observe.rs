@@ -76,6 +76,9 @@ pub fn take_report(
     report: Result<HostReport, String>,
 ) {
     let Some(host) = snapshot.hosts.get_mut(name) else { return };
+    if report.is_ok() {
+        snapshot.unclear.remove(name);
+    }
     host.report = Some(report);
     want(context, snapshot, name);
 }

@@ -1,5 +1,8 @@
 //! The loop: whatever can be done is done at once, and each end is a reason to decide anew.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::BTreeMap,
     sync::Arc,
@@ -14,16 +17,17 @@ use tokio::sync::watch;
 use super::{
     act::{Found, Nodes, Task},
     context::Context,
-    decide::{Action, Decision, decide},
+    decide::{Action, Decision, decide, exclusive},
     observe::{look_at_cluster, observe, take_compute, take_end, take_report},
     progress::{Event, Progress, Stage},
+    removal,
     rollout::{self, Targets},
-    snapshot::{Cluster, Removals, Role, Snapshot},
+    snapshot::{Cluster, Host, Removals, Snapshot},
     write::Writer,
 };
 use crate::{
-    bootstrap::host::KubeadmState,
-    cluster::Access,
+    bootstrap::host::{HostReport, KubeadmState},
+    cluster::{self, Access},
     random, retry,
     rollout::{MetricsFile, Outcome as RolloutOutcome, Report, Rollout},
 };
@@ -132,6 +136,9 @@ pub async fn run(
         // What was seen before may have been changed by the writer before us, or by the rollout.
         run.observe_anew().await?;
         let outcome = run.scale(&mut writer, deadline).await?;
+        if !matches!(outcome, Outcome::TimedOut { .. }) {
+            run.tidy().await;
+        }
         let due = rollout::is_due(&context.infrastructure, &run.snapshot);
         if !due || matches!(outcome, Outcome::TimedOut { .. } | Outcome::Stopped) {
             writer.leave().await;
@@ -184,6 +191,9 @@ impl<'a> Run<'a> {
         let (mut snapshot, access) = observe(self.context, self.options.parallel).await?;
         snapshot.removals = self.snapshot.removals.clone();
         snapshot.failed = self.snapshot.failed.clone();
+        // Those that do not answer now either.
+        let answers = |name: &NodeName| snapshot.hosts.get(name).is_some_and(|host| host.seen().is_some());
+        snapshot.unclear = self.snapshot.unclear.iter().filter(|name| !answers(name)).cloned().collect();
         self.snapshot = snapshot;
         self.access = access;
         Ok(())
@@ -207,6 +217,19 @@ impl<'a> Run<'a> {
             if let Some(outcome) = turn {
                 return Ok(outcome);
             }
+        }
+    }
+
+    /// Removes what a run left that was killed, as long as no host may still need it. It is not worth a failure: what
+    /// stays ends by itself.
+    async fn tidy(&self) {
+        let Snapshot { hosts, unclear, .. } = &self.snapshot;
+        let running = |report: &HostReport| report.kubeadm == KubeadmState::Running;
+        let joining = !unclear.is_empty() || hosts.values().filter_map(Host::seen).any(running);
+        if let Some(access) = self.access.as_ref().filter(|_| !joining)
+            && let Err(error) = cluster::remove_leftovers(&access.client).await
+        {
+            tracing::warn!("tokens of a run before may be left: {}", error.in_full());
         }
     }
 
@@ -283,8 +306,8 @@ impl<'a> Run<'a> {
             Some(host) => drop(self.snapshot.busy.insert(host.clone())),
             None => self.snapshot.applying = true,
         }
-        if is_exclusive(&self.snapshot, &action) {
-            self.snapshot.control_plane_busy = true;
+        if let Some(host) = exclusive(&self.snapshot, &action) {
+            self.snapshot.busy_control_planes.insert(host);
         }
         if !action.is_wait() {
             self.changes += 1;
@@ -299,23 +322,16 @@ impl<'a> Run<'a> {
             snapshot: self.snapshot.clone(),
             access: self.access.clone(),
             note: Box::new(note),
+            stop: self.stop.clone(),
         };
-        let mut stop = self.stop.clone();
+        let stop = self.stop.clone();
         Box::pin(async move {
             let started = Instant::now();
             if attempt > 0 {
                 tokio::time::sleep(retry::delay(RETRY_DELAY, attempt, random::fraction())).await;
             }
-            let asked = async {
-                // Without anyone who could ask, nobody does.
-                if !action.is_wait() || stop.wait_for(|stop| *stop).await.is_err() {
-                    std::future::pending::<()>().await;
-                }
-            };
-            let result = tokio::select! {
-                result = task.run(&action) => result,
-                () = asked => Err(anyhow!("stopped")),
-            };
+            let work = task.run(&action);
+            let result = if action.is_wait() { unless_stopped(work, stop).await } else { work.await };
             Ended { action, started, result }
         })
     }
@@ -324,11 +340,11 @@ impl<'a> Run<'a> {
     async fn take_in(&mut self, ended: Ended) -> anyhow::Result<()> {
         let Ended { action, started, result } = ended;
         match action.host() {
-            Some(host) => drop(self.snapshot.busy.remove(host)),
+            Some(host) => {
+                self.snapshot.busy.remove(host);
+                self.snapshot.busy_control_planes.remove(host);
+            }
             None => self.snapshot.applying = false,
-        }
-        if is_exclusive(&self.snapshot, &action) {
-            self.snapshot.control_plane_busy = false;
         }
         match result {
             Ok(found) => {
@@ -405,10 +421,13 @@ impl<'a> Run<'a> {
         if let Some(host) = action.host() {
             // The next attempt is with a new connection: this one may be what failed.
             self.context.connections.forget(host);
+            if touches_kubeadm(action) {
+                self.snapshot.doubt(host);
+            }
         }
         let attempts = self.attempts.entry(action.clone()).or_default();
         *attempts += 1;
-        let last = *attempts >= ATTEMPTS || action.is_wait();
+        let last = *attempts >= ATTEMPTS || action.is_wait() || removal::is_held(error);
         self.progress.event(&Event::new(action, Stage::Failed { why: why.clone(), last }));
         if last {
             let why = format!("cannot {action}: {why}");
@@ -438,13 +457,26 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Whether control planes have to wait for it.
-fn is_exclusive(snapshot: &Snapshot, action: &Action) -> bool {
-    match action {
-        Action::Init(_) | Action::Join(_, Role::ControlPlane) => true,
-        Action::Remove(name) => snapshot.hosts.get(name).is_some_and(|host| snapshot.is_control_plane(host)),
-        _ => false,
+/// Does something, unless someone asks the run to stop meanwhile.
+pub(super) async fn unless_stopped<T>(
+    work: impl Future<Output = anyhow::Result<T>>,
+    mut stop: Stop,
+) -> anyhow::Result<T> {
+    let asked = async {
+        // Without anyone who could ask, nobody does.
+        if stop.wait_for(|stop| *stop).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        result = work => result,
+        () = asked => Err(anyhow!("stopped")),
     }
+}
+
+/// Whether what a host said of its kubeadm before it is not true after it, however it ended.
+fn touches_kubeadm(action: &Action) -> bool {
+    ran_kubeadm(action) || matches!(action, Action::Reset(_))
 }
 
 fn ran_kubeadm(action: &Action) -> bool {

@@ -120,12 +120,14 @@ pub struct Snapshot {
     pub busy: BTreeSet<NodeName>,
     /// Whether objects are being applied.
     pub applying: bool,
-    /// Whether a kubeadm runs, or is about to, that others have to wait for: the first one, or a control plane's.
-    pub control_plane_busy: bool,
+    /// Control planes that come or go in this moment: others have to wait for them.
+    pub busy_control_planes: BTreeSet<NodeName>,
     /// Hosts that are given up in this run, with the reason.
     pub failed: BTreeMap<NodeName, String>,
     /// Why the cluster as a whole is given up in this run.
     pub cluster_failed: Option<String>,
+    /// Hosts on which this run may have begun a kubeadm that nobody has seen since.
+    pub unclear: BTreeSet<NodeName>,
     /// How often kubeadm failed on a host in this run.
     pub kubeadm_failures: BTreeMap<NodeName, u32>,
     /// What may be taken away.
@@ -140,6 +142,14 @@ impl Snapshot {
     /// The group of a host. Hosts are only ever taken in with one that is there.
     pub fn group(&self, host: &Host) -> anyhow::Result<&Group> {
         self.groups.get(host.group).with_context(|| format!("{} is of no group", host.compute.name))
+    }
+
+    /// Forgets what a host said before something was done there that did not come to its end: what it said then is not
+    /// true any more, and nothing is decided before it was looked at anew.
+    pub fn doubt(&mut self, name: &NodeName) {
+        let Some(host) = self.hosts.get_mut(name) else { return };
+        host.report = None;
+        self.unclear.insert(name.clone());
     }
 
     /// Whether a host is meant to run Kubernetes itself.

@@ -109,20 +109,28 @@ fn parse(text: &str) -> Result<HostReport, String> {
     let get = |key: &str| answers.get(key).filter(|value| !value.is_empty()).cloned();
     let agent_package =
         get("package").and_then(|package| package.strip_prefix("installed ").map(str::to_owned));
-    let status: Option<serde_json::Value> = json("agent", get("agent"))?;
-    // Without a running service there is no state.
-    let agent = status
-        .and_then(|status| status.pointer("/service/state").cloned())
-        .filter(|state| !state.is_null())
-        .map(serde_json::from_value)
-        .transpose()
-        .map_err(|error| format!("agent: {error}"))?;
+    // One of a newer agent may have phases and reasons that are not known here. The host is looked at all the same: its
+    // package's version says that a newer infrop is needed.
+    let agent = get("agent").and_then(|status| match agent(&status) {
+        Ok(state) => state,
+        Err(error) => {
+            tracing::debug!(
+                package = agent_package,
+                "what node-agent says of itself cannot be read: {error}"
+            );
+            None
+        }
+    });
     let unit = get("unit").unwrap_or_default();
     let kubeadm = if answers.contains_key("done") {
         KubeadmState::Done
     } else if !answers.contains_key("begun") {
         KubeadmState::None
-    } else if unit == "active running" {
+    } else if unit == "active running"
+        // On its way from or to another state: what it left is not to be removed under its feet.
+        || unit.starts_with("activating")
+        || unit.starts_with("deactivating")
+    {
         KubeadmState::Running
     } else {
         KubeadmState::Failed(get("log").unwrap_or_default())
@@ -139,6 +147,13 @@ fn parse(text: &str) -> Result<HostReport, String> {
         control_plane: answers.contains_key("controlplane"),
         interfaces: get("addresses").unwrap_or_default().lines().filter_map(interface).collect(),
     })
+}
+
+/// The state in the answer of `node-agent status`; without a running service there is none.
+fn agent(status: &str) -> Result<Option<State>, serde_json::Error> {
+    let status: serde_json::Value = serde_json::from_str(status)?;
+    let state = status.pointer("/service/state").filter(|state| !state.is_null());
+    state.cloned().map(serde_json::from_value).transpose()
 }
 
 /// Of a line such as `2: eth0    inet 192.0.2.11/24 brd 192.0.2.255 scope global eth0\ …`.
@@ -175,6 +190,8 @@ mod tests {
     fn what_kubeadm_did_is_told_by_marks_and_unit() {
         for (marks, unit, expected) in [
             (&["begun"][..], "active running ", KubeadmState::Running),
+            (&["begun"], "activating start ", KubeadmState::Running),
+            (&["begun"], "deactivating stop-post ", KubeadmState::Running),
             (&["begun"], "failed failed ", KubeadmState::Failed("why".into())),
             // The host lost its power: nobody knows the unit any more.
             (&["begun"], "inactive dead ", KubeadmState::Failed("why".into())),
@@ -198,6 +215,28 @@ mod tests {
         let interfaces =
             report.interfaces.iter().map(|(address, name)| format!("{address} {name}")).collect::<Vec<_>>();
         assert_eq!(interfaces, ["10.88.0.5 host0", "10.88.0.11 host0", "192.0.2.1 tun0", "2001:db8::1 eth1"]);
+    }
+
+    #[test]
+    fn the_state_of_a_newer_agent_hides_nothing_else() {
+        let state = |phase: &str, reason: &str| {
+            format!(
+                r#"{{"service":{{"state":{{"phase":"{phase}","reason":"{reason}","message":"m","since":"2026-01-01T00:00:00Z","attempt":1,"bootId":"b","agentVersion":"9.0.0"}}}}}}"#
+            )
+        };
+        for (phase, reason, known) in [
+            ("Changing", "RebootDue", true),
+            ("Pondering", "RebootDue", false),
+            ("Changing", "MoonPhase", false),
+        ] {
+            let text = state(phase, reason);
+            let pairs = [("boot", "b"), ("package", "installed 9.0.0"), ("agent", &text), ("delivered", "d")];
+            let report = parse(&say(&pairs)).unwrap();
+            assert_eq!(report.agent.is_some(), known, "{phase} {reason}: {report:?}");
+            assert_eq!(report.agent_package.as_deref(), Some("9.0.0"));
+            assert_eq!(report.delivered.as_deref(), Some("d"));
+        }
+        assert_eq!(parse(&say(&[("boot", "b"), ("agent", "no JSON")])).unwrap().agent, None);
     }
 
     #[test]

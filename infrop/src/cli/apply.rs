@@ -221,7 +221,8 @@ fn next_steps(document: &str) -> String {
   (umask 077; infrop kubeconfig {document} > kubeconfig)
   kubectl --kubeconfig kubeconfig get nodes
   infrop status {document}
-  infrop plan {document}       # after you changed a number of nodes in it; then apply again
+  infrop plan {document}       # scale: after you changed `nodes` of a group in it; then apply again
+  infrop plan {document}       # upgrade: after you changed `kubernetes` under `software`; then apply again
   infrop destroy {document}    # gives all of it back"
     )
 }
@@ -253,6 +254,21 @@ fn node(snapshot: &Snapshot, name: &NodeName) -> (String, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn it_is_said_how_to_scale_upgrade_and_destroy() {
+        let steps = next_steps("-f x.yaml");
+        for (command, what) in [
+            ("infrop plan -f x.yaml ", "scale"),
+            ("infrop plan -f x.yaml ", "upgrade"),
+            ("infrop destroy -f x.yaml ", "gives all of it back"),
+        ] {
+            assert!(
+                steps.lines().any(|line| line.contains(command) && line.contains(what)),
+                "{what}: {steps}"
+            );
+        }
+    }
 
     #[test]
     fn a_cluster_goes_through_the_steps_that_are_still_ahead() {

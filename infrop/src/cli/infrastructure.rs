@@ -40,6 +40,9 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// A release build of node-agent from nothing, on a slow computer.
 const BUILD_LIMIT: std::time::Duration = std::time::Duration::from_mins(30);
 
+/// A program says its version at once.
+const ASK_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
+
 /// The document, and what goes with it.
 #[derive(Debug, Args)]
 pub(super) struct DocumentArguments {
@@ -47,7 +50,7 @@ pub(super) struct DocumentArguments {
     #[arg(short, long, value_name = "FILE")]
     file: PathBuf,
 
-    /// node-agent's program or Debian package [default: the program beside infrop].
+    /// node-agent's program or Debian package, of infrop's version [default: the program beside infrop].
     #[arg(long, env = "INFROP_AGENT", value_name = "FILE")]
     agent: Option<PathBuf>,
 
@@ -157,20 +160,27 @@ impl DocumentArguments {
             Some(file) => file.clone(),
             None => program_beside_infrop(shared).await?,
         };
-        let (package, version) = if file.extension().is_some_and(|extension| extension == "deb") {
-            let version = version_of(&file).await;
-            (file, version)
+        let is_package = file.extension().is_some_and(|extension| extension == "deb");
+        let version = if is_package { version_of(&file).await } else { version_said_by(&file).await };
+        match judge(version.as_ref(), &Version::parse(VERSION)?) {
+            Ok(None) => {}
+            Ok(Some(doubt)) => tracing::warn!("{}: {doubt}", file.display()),
+            Err(why) => bail!("{} cannot be used: {why}", file.display()),
+        }
+        let package = if is_package {
+            file
         } else {
             let hash =
                 images::sha256_file(&file).with_context(|| format!("cannot read {}", file.display()))?;
-            let name = format!("{VERSION}-{}", hash.get(..16).unwrap_or(&hash));
+            // Hosts and later runs know it by what it calls itself.
+            let version = version.as_ref().map_or_else(|| VERSION.to_owned(), ToString::to_string);
+            let name = format!("{version}-{}", hash.get(..16).unwrap_or(&hash));
             let make = |staging: PathBuf| async move {
-                images::agent::package(&file, VERSION, &staging).await.map(|_| ())
+                images::agent::package(&file, &version, &staging).await.map(|_| ())
             };
             let directory = shared.cache.produce("agent", &name, false, &shared.steps, make).await?;
             let mut files = std::fs::read_dir(&directory)?;
-            let file = files.next().context("the cached package of node-agent is not there")??.path();
-            (file, Version::parse(VERSION).ok())
+            files.next().context("the cached package of node-agent is not there")??.path()
         };
         AgentPackage::read(&package, version).map_err(|(path, error)| {
             anyhow::Error::from(error).context(format!("cannot read {}", path.display()))
@@ -182,12 +192,39 @@ impl DocumentArguments {
 /// computer without it can still deliver the package.
 async fn version_of(package: &Path) -> Option<Version> {
     match Program::new("dpkg-deb").arg("--field").arg(package).arg("Version").run().await {
-        Ok(text) => Version::parse(text.trim()).ok(),
+        // Debian writes a pre-release in its own way.
+        Ok(text) => Version::parse(&text.trim().replacen('~', "-", 1)).ok(),
         Err(error) => {
             tracing::warn!("hosts with a newer node-agent cannot be told: {error:#}");
             None
         }
     }
+}
+
+/// What a program of node-agent says of its version; none if it does not run here: it may be for other computers.
+async fn version_said_by(program: &Path) -> Option<Version> {
+    let program = std::path::absolute(program).ok()?;
+    let said = Program::new(program).arg("--version").timeout(ASK_LIMIT).run().await;
+    let said = said.inspect_err(|error| tracing::debug!("the version cannot be asked: {error:#}")).ok()?;
+    Version::parse(said.trim().strip_prefix(AGENT)?.trim()).ok()
+}
+
+/// Whether a node-agent goes with this infrop: what is in doubt if it may not, an error if it does not. What they tell
+/// each other through files and annotations may change with a minor version.
+fn judge(agent: Option<&Version>, ours: &Version) -> Result<Option<String>, String> {
+    let Some(agent) = agent else {
+        return Ok(Some(format!("its version cannot be told: it should be {ours}, as this infrop is")));
+    };
+    if (agent.major, agent.minor) != (ours.major, ours.minor) {
+        return Err(format!(
+            "it is node-agent {agent}, and this infrop is {ours}: use those of one version (without --agent that is the \
+             program beside infrop)"
+        ));
+    }
+    Ok(agent
+        .cmp_precedence(ours)
+        .is_ne()
+        .then(|| format!("it is node-agent {agent}, and this infrop is {ours}")))
 }
 
 /// A path as a shell reads it.
@@ -217,4 +254,52 @@ async fn program_beside_infrop(shared: &Shared) -> anyhow::Result<PathBuf> {
         return Ok(program);
     }
     bail!("there is no {AGENT} beside {}: name its program or package with --agent", infrop.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_of_another_version_is_refused_or_at_least_said() {
+        for (agent, ours, goes, is_said) in [
+            (Some("0.2.1"), "0.2.1", true, false),
+            (Some("0.2.1+build"), "0.2.1", true, false),
+            (Some("0.2.0"), "0.2.1", true, true),
+            (Some("0.2.2"), "0.2.1", true, true),
+            (Some("0.2.1-rc.1"), "0.2.1", true, true),
+            (Some("0.1.9"), "0.2.1", false, true),
+            (Some("0.3.0"), "0.2.1", false, true),
+            (Some("1.2.1"), "0.2.1", false, true),
+            (None, "0.2.1", true, true),
+        ] {
+            let version = agent.map(|text| text.parse().unwrap());
+            let judged = judge(version.as_ref(), &ours.parse().unwrap());
+            assert_eq!(judged.is_ok(), goes, "{agent:?}: {judged:?}");
+            let said = match &judged {
+                Ok(doubt) => doubt.as_ref(),
+                Err(why) => Some(why),
+            };
+            assert_eq!(said.is_some(), is_said, "{agent:?}: {judged:?}");
+            assert!(said.is_none_or(|said| said.contains(ours)), "{judged:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_program_is_asked_for_its_version() {
+        let directory = tempfile::tempdir().unwrap();
+        for (text, expected) in [
+            ("#!/bin/sh\necho node-agent 1.2.3\n", Some("1.2.3")),
+            ("#!/bin/sh\necho other 1.2.3\n", None),
+            ("#!/bin/sh\nexit 1\n", None),
+            ("", None),
+        ] {
+            let file = directory.path().join("agent");
+            // Written by another process: no child of this one may have it open for writing when it is run.
+            let script = format!("printf %s '{text}' > \"$0\" && chmod 755 \"$0\"");
+            Program::new("sh").args(["-c", &script]).arg(&file).run().await.unwrap();
+            let said = version_said_by(&file).await.map(|version| version.to_string());
+            assert_eq!(said.as_deref(), expected, "{text}");
+        }
+    }
 }

@@ -22,5 +22,5 @@ pub use self::{
     manifests::{Manifests, Object},
     nodes::{NodeView, WAITING, WATCH_SECONDS, annotate, list, register, wait_until_ready},
     removal::{REMOVING, delete_node, mark_removing},
-    token::{CertificateKey, Token},
+    token::{CertificateKey, Token, remove_leftovers, withdraw},
 };

@@ -11,7 +11,7 @@ use tests::{
     lab::wait_for,
 };
 
-use super::life::ready;
+use super::life::{nothing_is_left_lying, ready};
 
 const NAME: &str = "ha";
 
@@ -40,6 +40,8 @@ pub(crate) async fn holder_is_lost() -> anyhow::Result<()> {
             infrastructure.insist(&["apply"]).await?;
             eprintln!("from nothing to 3 + 1: {:.1} s", started.elapsed().as_secs_f64());
             ready(infrastructure, &NODES).await?;
+            // Two control planes were given certificates.
+            nothing_is_left_lying(infrastructure, &NODES).await?;
             let again = infrastructure.insist(&["apply"]).await?;
             ensure!(again.contains("Nothing to do"), "{again}");
 

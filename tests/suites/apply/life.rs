@@ -21,6 +21,11 @@ use super::reboot;
 
 const NAME: &str = "life";
 
+/// An apply that finds nothing to do is promised to end in less.
+const SECOND_LIMIT: Duration = Duration::from_secs(3);
+
+const SECOND_ATTEMPTS: u32 = 3;
+
 pub(crate) async fn whole() -> anyhow::Result<()> {
     Infrastructure::new(NAME, &lab_document(NAME, 2))?
         .with(async |infrastructure| {
@@ -37,7 +42,7 @@ pub(crate) async fn whole() -> anyhow::Result<()> {
                 shown.lines().count() == 3 && shown.lines().all(|line| line.contains(" Ready ")),
                 "{shown}"
             );
-            nothing_is_left_lying(infrastructure).await?;
+            nothing_is_left_lying(infrastructure, &["cp-1", "w-1"]).await?;
             pods_reach_each_other(infrastructure).await?;
             left_alone(infrastructure).await?;
             reboot::unreachable(infrastructure, "w-2").await?;
@@ -109,7 +114,10 @@ pub(crate) async fn ready(infrastructure: &Infrastructure, names: &[&str]) -> an
 }
 
 /// Tokens and certificates that let hosts in are gone.
-async fn nothing_is_left_lying(infrastructure: &Infrastructure) -> anyhow::Result<()> {
+pub(crate) async fn nothing_is_left_lying(
+    infrastructure: &Infrastructure,
+    hosts: &[&str],
+) -> anyhow::Result<()> {
     let api = Api::<Secret>::namespaced(infrastructure.client().await?, "kube-system");
     // That of `kubeadm init` lives for a minute.
     wait_for(Duration::from_mins(2), "no token is left", async || {
@@ -119,7 +127,7 @@ async fn nothing_is_left_lying(infrastructure: &Infrastructure) -> anyhow::Resul
     })
     .await?;
     let lab = infrastructure.lab()?;
-    for host in ["cp-1", "w-1"] {
+    for host in hosts {
         let left = lab.ssh(&host.parse()?).arg("ls /run/infrop 2>/dev/null || true").run().await?;
         ensure!(left.trim().is_empty(), "{host} has {left}");
     }
@@ -160,10 +168,19 @@ async fn left_alone(infrastructure: &Infrastructure) -> anyhow::Result<()> {
     let provider = |name: &str| fs::read_to_string(infrastructure.lab_directory().join(name));
     let seen = (provider("supervisor.log")?, provider("lab.json")?);
 
-    let started = Instant::now();
-    let stdout = infrastructure.insist(&["apply"]).await?;
-    eprintln!("a second apply: {:.1} s", started.elapsed().as_secs_f64());
-    ensure!(stdout.contains("Nothing to do"), "{stdout}");
+    // On a machine with far too much to do one may be late; three are not.
+    let mut fastest = Duration::MAX;
+    for _ in 0..SECOND_ATTEMPTS {
+        let started = Instant::now();
+        let stdout = infrastructure.insist(&["apply"]).await?;
+        fastest = fastest.min(started.elapsed());
+        eprintln!("a second apply: {:.1} s", started.elapsed().as_secs_f64());
+        ensure!(stdout.contains("Nothing to do"), "{stdout}");
+        if fastest < SECOND_LIMIT {
+            break;
+        }
+    }
+    ensure!(fastest < SECOND_LIMIT, "a second apply takes {:.1} s", fastest.as_secs_f64());
     let planned = infrastructure.run(&["plan"]).await?;
     ensure!(planned.code == 0, "{planned:?}");
 

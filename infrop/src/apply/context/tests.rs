@@ -11,7 +11,7 @@ use crate::{
     },
 };
 
-const DOCUMENT: &str = "\
+pub(in crate::apply) const DOCUMENT: &str = "\
 apiVersion: infrop.caos.ch/v1alpha1
 kind: Infrastructure
 metadata: { name: site }
@@ -34,7 +34,7 @@ software:
   repositories: [{ name: site, uri: 'https://packages.example', suite: ./, keyFile: /etc/site.asc }]
 ";
 
-async fn context(text: &str) -> Context {
+pub(in crate::apply) async fn context(text: &str) -> Context {
     let infrastructure = desired::parse(text, Path::new("x.yaml")).unwrap();
     let connections = Arc::new(Connections::new().unwrap());
     let name: ProviderName = "rack".parse().unwrap();
@@ -61,7 +61,7 @@ async fn context(text: &str) -> Context {
     Context::new(infrastructure, Path::new(""), providers, connections, package).unwrap()
 }
 
-fn host(name: &str, group: usize, address: &str, interface: &str) -> Host {
+pub(in crate::apply) fn host(name: &str, group: usize, address: &str, interface: &str) -> Host {
     let report = HostReport {
         boot_id: "b".into(),
         owner: None,

@@ -1,8 +1,10 @@
 //! What to do next: a pure function of what is.
 
+mod first;
 mod shrink;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,7 +14,10 @@ use std::{
 use common::{KubernetesVersion, annotations, metadata::NodeName, plan::Plan};
 use semver::Version;
 
-pub use self::shrink::leaving;
+pub use self::{
+    shrink::{leaving, too_few_without},
+    turns::exclusive,
+};
 use super::snapshot::{Cluster, ClusterView, Group, Host, Role, Snapshot};
 use crate::{
     bootstrap::host::{HostReport, KubeadmState},
@@ -314,7 +319,7 @@ fn next(snapshot: &Snapshot, name: &NodeName, host: &Host, group: &Group, decisi
     }
     match &report.kubeadm {
         KubeadmState::Running => Next::Do(Action::AwaitKubeadm(name.clone())),
-        KubeadmState::Failed(log) => failed(snapshot, name, log),
+        KubeadmState::Failed(log) => failed(snapshot, name, group, log, decision),
         KubeadmState::None => enter(snapshot, name, group, decision),
         KubeadmState::Done => settle(snapshot, name, report, group),
     }
@@ -332,11 +337,16 @@ fn newer_agent(snapshot: &Snapshot, report: &HostReport) -> Option<String> {
     })
 }
 
-fn failed(snapshot: &Snapshot, name: &NodeName, log: &str) -> Next {
+fn failed(snapshot: &Snapshot, name: &NodeName, group: &Group, log: &str, decision: &Decision) -> Next {
     let failures = snapshot.kubeadm_failures.get(name).copied().unwrap_or(0);
     if failures >= KUBEADM_ATTEMPTS {
         let last = log.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it left no log");
         return Next::Blocked(format!("kubeadm failed {failures} times: {}", last.trim()));
+    }
+    if group.role == Role::ControlPlane
+        && let Some(why) = turns::others_at_work(snapshot, name, decision)
+    {
+        return Next::Wait(why);
     }
     Next::Do(Action::Reset(name.clone()))
 }
@@ -349,18 +359,12 @@ fn enter(snapshot: &Snapshot, name: &NodeName, group: &Group, decision: &Decisio
     match (&snapshot.cluster, group.role) {
         (Cluster::Silent(why), _) => Next::Wait(format!("the API does not answer: {why}")),
         (Cluster::None, Role::Worker) => Next::Wait("there is no cluster to join yet".to_owned()),
-        (Cluster::None, Role::ControlPlane) => first(snapshot, name),
+        (Cluster::None, Role::ControlPlane) => first::first(snapshot, name),
         (Cluster::There(_), Role::Worker) => Next::Do(Action::Join(name.clone(), Role::Worker)),
-        (Cluster::There(_), Role::ControlPlane) => {
-            // One at a time: each changes who votes in etcd.
-            let joining =
-                decision.actions.iter().any(|action| matches!(action, Action::Join(_, Role::ControlPlane)));
-            if snapshot.control_plane_busy || joining {
-                Next::Wait("control planes join one after the other".to_owned())
-            } else {
-                Next::Do(Action::Join(name.clone(), Role::ControlPlane))
-            }
-        }
+        (Cluster::There(_), Role::ControlPlane) => match turns::others_unfinished(snapshot, name, decision) {
+            Some(why) => Next::Wait(why),
+            None => Next::Do(Action::Join(name.clone(), Role::ControlPlane)),
+        },
     }
 }
 
@@ -375,33 +379,6 @@ fn older_control_plane(snapshot: &Snapshot) -> Option<String> {
         "it comes with Kubernetes {ours}, and {} has {}: it joins after the rollout",
         older.name, older.kubelet
     ))
-}
-
-/// Whether this host may make the cluster: it is the first control plane, and no other can have made one.
-fn first(snapshot: &Snapshot, name: &NodeName) -> Next {
-    let planes = snapshot.hosts.iter().filter(|(_, host)| snapshot.is_control_plane(host));
-    for (other, host) in planes {
-        match host.seen() {
-            // A host that is only being set up has nothing to hide; one that never answered may have a cluster.
-            None if host.report.is_some() || snapshot.failed.contains_key(other) => {
-                return Next::Wait(format!("{other} does not answer, and it may have a cluster"));
-            }
-            None => return Next::Wait(format!("{other} has not answered yet, and it may have a cluster")),
-            Some(HostReport { kubeadm: KubeadmState::None, .. }) => {}
-            Some(_) if other == name => {}
-            Some(_) => return Next::Wait(format!("kubeadm was begun on {other}")),
-        }
-    }
-    let candidates = snapshot.hosts.iter().filter(|(candidate, host)| {
-        snapshot.is_control_plane(host) && !snapshot.failed.contains_key(*candidate)
-    });
-    // The one whose name comes first, numbers compared as numbers.
-    let lowest = candidates.map(|(candidate, _)| candidate).min_by_key(|candidate| natural(candidate));
-    if lowest == Some(name) && !snapshot.control_plane_busy {
-        Next::Do(Action::Init(name.clone()))
-    } else {
-        Next::Wait("the first control plane makes the cluster".to_owned())
-    }
 }
 
 /// Sorts cp-2 before cp-10.

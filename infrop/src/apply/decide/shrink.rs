@@ -1,14 +1,21 @@
 //! Which hosts go, and whether they may.
 
-use std::{cmp::Reverse, collections::BTreeSet};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use common::metadata::NodeName;
 
 use super::{
     super::snapshot::{Cluster, ClusterView, Group, Host, Role, Snapshot},
-    Action, Decision, natural, paused,
+    Action, Decision, natural, paused, turns,
 };
-use crate::{bootstrap::host::KubeadmState, cluster::REMOVING, provider::Ownership};
+use crate::{
+    bootstrap::host::KubeadmState,
+    cluster::{NodeView, REMOVING},
+    provider::Ownership,
+};
 
 /// The hosts that are to go, whether they may or not.
 pub fn leaving(snapshot: &Snapshot) -> Vec<NodeName> {
@@ -138,24 +145,22 @@ fn obstacle(snapshot: &Snapshot, name: &NodeName, decision: &Decision) -> Option
     if group.role != Role::ControlPlane {
         return None;
     }
-    let other_removal = |action: &Action| matches!(action, Action::Remove(other) if snapshot.hosts.get(other).is_some_and(|host| snapshot.is_control_plane(host)));
-    if snapshot.control_plane_busy || decision.actions.iter().any(other_removal) {
-        return Some(Obstacle::Wait("control planes go and come one after the other".to_owned()));
+    if let Some(why) = turns::others_unfinished(snapshot, name, decision) {
+        return Some(Obstacle::Wait(why));
     }
-    // What is left has to be able to decide: a majority of those that stay has to be well.
-    let others = view.nodes.values().filter(|node| node.control_plane && node.name != *name);
+    too_few_without(&view.nodes, name).map(Obstacle::Block)
+}
+
+/// Why a control plane may not leave the others alone. What is left has to be able to decide: a majority of those that
+/// stay has to be well.
+pub fn too_few_without(nodes: &BTreeMap<NodeName, NodeView>, name: &NodeName) -> Option<String> {
+    let others = nodes.values().filter(|node| node.control_plane && node.name != *name);
     let (stay, well) =
         others.fold((0, 0), |(stay, well), node| (stay + 1, well + usize::from(node.ready.is_ok())));
     if stay == 0 {
-        return Some(Obstacle::Block(
-            "it is the last control plane: `infrop destroy` ends a cluster".to_owned(),
-        ));
+        return Some("it is the last control plane: `infrop destroy` ends a cluster".to_owned());
     }
-    if well < stay / 2 + 1 {
-        return Some(Obstacle::Block(format!(
-            "without it {well} of {stay} control planes would be well, and etcd needs {}",
-            stay / 2 + 1
-        )));
-    }
-    None
+    let needed = stay / 2 + 1;
+    (well < needed)
+        .then(|| format!("without it {well} of {stay} control planes would be well, and etcd needs {needed}"))
 }

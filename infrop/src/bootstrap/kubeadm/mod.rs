@@ -1,6 +1,8 @@
 //! kubeadm on hosts: its configuration, and runs of it that outlive a broken connection and a killed infrop.
 
 mod config;
+#[cfg(test)]
+mod tests;
 
 use std::time::Duration;
 
@@ -16,8 +18,11 @@ pub(super) const UNIT: &str = "infrop-kubeadm.service";
 /// Written before kubeadm starts: what stands on the host from then on is infrop's doing.
 pub(super) const BEGUN: &str = "/var/lib/infrop/kubeadm/begun";
 
-/// Written after kubeadm succeeded. A host with it is never initialized or reset by `apply`.
+/// Written after kubeadm succeeded. A host with it is never initialized by `apply`, and reset only to remove it.
 pub(super) const DONE: &str = "/var/lib/infrop/kubeadm/done";
+
+/// Held while the marks are looked at and changed: the script of a broken connection may still be at work.
+const LOCK: &str = "/var/lib/infrop/kubeadm/lock";
 
 /// In memory, for it holds a token.
 const CONFIG: &str = "/run/infrop/kubeadm.yaml";
@@ -63,22 +68,36 @@ pub fn documents(parts: impl IntoIterator<Item = serde_json::Value>) -> Result<S
     Ok(texts?.join("---\n"))
 }
 
-/// Starts kubeadm. Its configuration is gone from the host when it ends.
+/// Takes the lock. Whoever starts a kubeadm while another is reset gives up when its own time is over.
+fn lock() -> String {
+    format!("mkdir -p \"$(dirname {LOCK})\"\nexec 9> {LOCK}\nflock 9\n")
+}
+
+/// Starts kubeadm, unless it was begun there already: whoever asks may not know how the last one ended. What became of
+/// that one is then seen by a look at the host. The configuration is gone from the host when kubeadm ends.
 pub async fn start(remote: &Remote, verb: Verb, config: &str) -> Result<(), Error> {
-    let (verb, options) = (verb.as_str(), verb.options());
-    // The mark comes first and is on the disk: from then on a crash is recognised as one.
-    let script = format!(
-        "umask 077\nmkdir -p \"$(dirname {BEGUN})\" \"$(dirname {CONFIG})\"\ncat > {CONFIG}\n\
-         rm -f {DONE}\necho {verb} > {BEGUN}\nsync {BEGUN} \"$(dirname {BEGUN})\"\n\
+    let what = format!("start kubeadm {}", verb.as_str());
+    remote.run_with(&what, START_LIMIT, &start_script(verb), config.as_bytes()).await?;
+    Ok(())
+}
+
+fn start_script(verb: Verb) -> String {
+    let (verb, options, lock) = (verb.as_str(), verb.options(), lock());
+    // The mark comes first and is on the disk: from then on a crash is recognised as one, and only a reset removes it.
+    format!(
+        "umask 077\n{lock}\
+         if test -e {DONE} -o -e {BEGUN}; then exit 0; fi\n\
+         case $(systemctl show {UNIT} --property=ActiveState --property=SubState --value | tr '\\n' ' ') in\n  \
+         'active running '*|activating*|deactivating*) exit 0 ;;\nesac\n\
+         mkdir -p \"$(dirname {CONFIG})\"\ncat > {CONFIG}\n\
+         echo {verb} > {BEGUN}\nsync {BEGUN} \"$(dirname {BEGUN})\"\n\
          systemctl stop {UNIT} 2>/dev/null || true\nsystemctl reset-failed {UNIT} 2>/dev/null || true\n\
          systemd-run --quiet --unit={UNIT} --description='kubeadm {verb}, started by infrop' \
          --property=Type=exec --property=RemainAfterExit=yes --property='ExecStopPost=-/bin/rm -f {CONFIG}' \
          --setenv=HOME=/root -- /bin/bash -euc \
          'kubeadm {verb} --config {CONFIG}{options}; rm -f {CONFIG}; echo {verb} > {DONE}.new; sync {DONE}.new; \
          mv {DONE}.new {DONE}; sync \"$(dirname {DONE})\"'"
-    );
-    remote.run_with(&format!("start kubeadm {verb}"), START_LIMIT, &script, config.as_bytes()).await?;
-    Ok(())
+    )
 }
 
 /// Waits a while for kubeadm's end; true if it ended.
@@ -94,16 +113,29 @@ pub async fn wait(remote: &Remote) -> Result<bool, Error> {
     Ok(remote.run("wait for kubeadm", WAIT_LIMIT, &script).await?.trim() == "ended")
 }
 
-/// Removes what kubeadm made, of a run that did not end well or of a node that is no more.
+/// Removes what kubeadm made, of a run that did not end well or of a node that is no more. `state` is what was last
+/// seen: one that had failed then, and has not now, is left alone.
 pub async fn reset(remote: &Remote, state: &KubeadmState) -> Result<(), Error> {
     tracing::info!(host = %remote.host(), ?state, "kubeadm reset");
-    let script = format!(
-        "systemctl stop {UNIT} 2>/dev/null || true\nsystemctl reset-failed {UNIT} 2>/dev/null || true\n\
+    remote.run("reset what kubeadm made", RESET_LIMIT, &reset_script(state)).await?;
+    Ok(())
+}
+
+fn reset_script(state: &KubeadmState) -> String {
+    let guard = match state {
+        KubeadmState::Done | KubeadmState::Running => String::new(),
+        KubeadmState::None | KubeadmState::Failed(_) => format!(
+            "if test -e {DONE}; then echo 'kubeadm has ended well since it was looked at' >&2; exit 1; fi\n\
+             if test \"$(systemctl show {UNIT} --property=SubState --value)\" = running; then\n  \
+             echo 'kubeadm runs since it was looked at' >&2; exit 1\nfi\n"
+        ),
+    };
+    let lock = lock();
+    format!(
+        "{lock}{guard}systemctl stop {UNIT} 2>/dev/null || true\nsystemctl reset-failed {UNIT} 2>/dev/null || true\n\
          kubeadm reset --force --cri-socket unix:///run/containerd/containerd.sock >&2\n\
          rm -rf /etc/kubernetes/kubelet.conf /var/lib/etcd/member {CONFIG}\nrm -f {BEGUN} {DONE}\nsync /var/lib/infrop"
-    );
-    remote.run("reset what kubeadm made", RESET_LIMIT, &script).await?;
-    Ok(())
+    )
 }
 
 /// Lays the cluster's certificates down for another control plane, encrypted with a key that is in the configuration.

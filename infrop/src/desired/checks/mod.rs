@@ -24,6 +24,7 @@ pub(super) fn check(parts: &Parts) -> Vec<Finding> {
         network::subnets,
         network::subnets_are_apart,
         software::kubernetes,
+        software::kubernetes_steps,
         software::versions,
         software::endpoint,
         software::source,

@@ -39,6 +39,46 @@ pub(super) fn kubernetes(parts: &Parts) -> Vec<Finding> {
     )]
 }
 
+/// The versions on the way go up to that of `kubernetes`, one minor version at a time. From where, only the cluster knows.
+pub(super) fn kubernetes_steps(parts: &Parts) -> Vec<Finding> {
+    let list = Field::of(&["rollout", "kubernetesSteps"]);
+    let steps = parts.list::<KubernetesVersion>(&list);
+    let written = parts.value(&list.pointer()).and_then(serde_json::Value::as_array).map_or(0, Vec::len);
+    let target = parts.read::<KubernetesVersion>("/software/kubernetes");
+    let mut findings = Vec::new();
+    if let Some(target) = &target {
+        for (field, step) in steps.iter().filter(|(_, step)| step > target) {
+            let problem = format!("{step} is above {target}, which software.kubernetes says");
+            let hint = "remove it, or write a newer version into software.kubernetes";
+            findings.push(Finding::new(field.clone(), problem, hint));
+        }
+    }
+    // One that cannot be read is reported already, and may be the one that is missing here.
+    if steps.len() < written || !findings.is_empty() {
+        return findings;
+    }
+    let end = target.as_ref().map(|target| (&list, target));
+    let all: Vec<(&Field, &KubernetesVersion)> =
+        steps.iter().map(|(field, step)| (field, step)).chain(end).collect();
+    for (index, ((field, from), (next, to))) in all.iter().zip(all.iter().skip(1)).enumerate() {
+        let is_target = index + 1 == steps.len();
+        let named = if is_target { "software.kubernetes says" } else { "comes next" };
+        if to <= from && !is_target {
+            let problem = format!("{to} comes after {from}, which is not older");
+            findings.push(Finding::new(
+                (*next).clone(),
+                problem,
+                "write the steps in the order in which they are taken",
+            ));
+        } else if to.minor() > from.minor() + 1 {
+            let problem = format!("{to}, which {named}, is more than one minor version above {from}");
+            let hint = format!("write a version of 1.{} after it", from.minor() + 1);
+            findings.push(Finding::new((*field).clone(), problem, hint));
+        }
+    }
+    findings
+}
+
 /// Versions that contradict `kubernetes`, or that node-agent would refuse.
 pub(super) fn versions(parts: &Parts) -> Vec<Finding> {
     let mut findings = Vec::new();

@@ -243,6 +243,49 @@ fn a_lab() {
 }
 
 #[test]
+fn kubernetes_steps() {
+    let rollout = "  maxUnavailable: 1\n";
+    let with = |steps: &str| format!("{rollout}  kubernetesSteps: {steps}\n");
+    for (steps, expected) in [
+        ("[]", &[][..]),
+        ("[1.36.4]", &[]),
+        ("[1.34.3, 1.35.2, 1.36.4]", &[]),
+        ("[1.36.4, 1.36.5, 1.37.0]", &[]),
+        ("[1.36.4, 1.37.1]", &[]),
+        (
+            "[1.35.2]",
+            &[
+                "55:21: rollout.kubernetesSteps[0]: 1.37.1, which software.kubernetes says, is more than one minor version above 1.35.2",
+            ],
+        ),
+        (
+            "[1.34.3, 1.36.4]",
+            &[
+                "55:21: rollout.kubernetesSteps[0]: 1.36.4, which comes next, is more than one minor version above 1.34.3",
+            ],
+        ),
+        (
+            "[1.36.4, 1.38.0]",
+            &["55:29: rollout.kubernetesSteps[1]: 1.38.0 is above 1.37.1, which software.kubernetes says"],
+        ),
+        (
+            "[1.36.4, 1.35.2, 1.36.5]",
+            &["55:29: rollout.kubernetesSteps[1]: 1.35.2 comes after 1.36.4, which is not older"],
+        ),
+        (
+            "[1.36.4, 1.36.4]",
+            &["55:29: rollout.kubernetesSteps[1]: 1.36.4 comes after 1.36.4, which is not older"],
+        ),
+        // Only what cannot be read is reported.
+        ("[1.34.3, x, 1.36.4]", &["55:29: rollout.kubernetesSteps[1]: \"x\" is not a Kubernetes version"]),
+    ] {
+        let problems = problems(&GOOD.replace(rollout, &with(steps)));
+        let starts = problems.iter().zip(expected).all(|(problem, expected)| problem.starts_with(expected));
+        assert!(problems.len() == expected.len() && starts, "{steps}: {problems:#?}");
+    }
+}
+
+#[test]
 fn software() {
     expect(&[
         (

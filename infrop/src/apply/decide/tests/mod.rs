@@ -1,6 +1,7 @@
 //! Tables of what is decided.
 
 mod shrink;
+mod turns;
 
 use std::collections::BTreeMap;
 
@@ -197,6 +198,78 @@ fn one_control_plane_makes_the_cluster_and_only_if_no_other_can_have_made_one() 
 }
 
 #[test]
+fn no_second_cluster_is_made_beside_one_that_any_host_is_part_of() {
+    use At::{Bare, Booting, Delivered, Failed, Initialized, Joined, Running, Silent};
+    let belongs = "if it is no more, `infrop node replace w-1` takes w-1 out of it";
+    // The worker, whether the decision is to wait, and why there is none.
+    for (worker, waits, why) in [
+        (Booting, false, ""),
+        (Silent, false, ""),
+        (Bare, false, ""),
+        (Delivered, false, ""),
+        (Initialized, false, ""),
+        // A worker can only begin with a cluster that is there.
+        (Running, true, "kubeadm was begun on w-1"),
+        (Failed, true, "kubeadm was begun on w-1"),
+        (Joined, false, belongs),
+    ] {
+        let snapshot = snapshot(1, 1, &[("cp-1", Initialized), ("w-1", worker)]);
+        let decision = decide(&snapshot);
+        let init = decision.actions.contains(&Action::Init(name("cp-1")));
+        assert_eq!(init, why.is_empty(), "{decision:?}");
+        let (waiting, blocked) = (decision.waiting.get(&name("cp-1")), decision.blocked.get("cp-1"));
+        let said = if waits { waiting } else { blocked };
+        assert!(said.cloned().unwrap_or_default().ends_with(why), "{decision:?}");
+    }
+    let mut foreign = snapshot(1, 1, &[("cp-1", Initialized), ("w-1", Bare)]);
+    foreign.hosts.get_mut(&name("w-1")).unwrap().report.as_mut().unwrap().as_mut().unwrap().joined = true;
+    assert!(
+        decide(&foreign).blocked["cp-1"].starts_with("w-1 is part of a cluster that infrop did not make")
+    );
+}
+
+#[test]
+fn a_host_of_someone_else_among_the_control_planes_is_named_as_such() {
+    let mut snapshot =
+        snapshot(1, 1, &[("cp-1", At::Initialized), ("cp-2", At::Booting), ("w-1", At::Booting)]);
+    let ownership = |snapshot: &mut Snapshot, text: &str, ownership| {
+        snapshot.hosts.get_mut(&name(text)).unwrap().compute.ownership = ownership;
+    };
+    ownership(&mut snapshot, "cp-2", Ownership::Foreign("someone".into()));
+    assert_eq!(
+        decide(&snapshot).blocked["cp-1"],
+        "cp-2 is in the pool of the control planes, belongs to someone and may have a cluster: take it out of the \
+         document, or release it there"
+    );
+    ownership(&mut snapshot, "cp-2", Ownership::Unknown("no route".into()));
+    assert_eq!(
+        decide(&snapshot).waiting[&name("cp-1")],
+        "nobody knows what is on cp-2, and it may have a cluster: no route"
+    );
+    snapshot.hosts.remove(&name("cp-2"));
+    ownership(&mut snapshot, "w-1", Ownership::Foreign("someone".into()));
+    assert!(actions(&snapshot).contains(&"make the cluster on cp-1".to_owned()));
+}
+
+#[test]
+fn after_a_kubeadm_whose_end_nobody_saw_the_host_is_looked_at_first() {
+    let mut init =
+        snapshot(3, 0, &[("cp-1", At::Initialized), ("cp-2", At::Initialized), ("cp-3", At::Bare)]);
+    assert_eq!(actions(&init), ["make the cluster on cp-1", "install node-agent on cp-3"]);
+    init.doubt(&name("cp-1"));
+    assert_eq!(actions(&init), ["wait until cp-1 answers", "install node-agent on cp-3"]);
+    assert!(init.unclear.contains(&name("cp-1")));
+    // It never answered again: no other one makes a cluster.
+    init.failed.insert(name("cp-1"), "no route".into());
+    assert_eq!(actions(&init), ["install node-agent on cp-3"]);
+    let hosts = [("cp-1", At::Joined), ("w-1", At::Initialized)];
+    let mut join = with_cluster(snapshot(1, 1, &hosts));
+    assert_eq!(actions(&join), ["join w-1 as a worker"]);
+    join.doubt(&name("w-1"));
+    assert_eq!(actions(&join), ["wait until w-1 answers"]);
+}
+
+#[test]
 fn a_silent_cluster_is_waited_for_and_never_made_anew() {
     let mut snapshot =
         snapshot(3, 1, &[("cp-1", At::Silent), ("cp-2", At::Initialized), ("cp-3", At::Initialized)]);
@@ -225,9 +298,12 @@ fn workers_join_together_and_control_planes_one_by_one() {
         ["join cp-2 as a control plane", "join w-1 as a worker", "join w-2 as a worker",]
     );
     snapshot.busy = [name("cp-2")].into();
-    snapshot.control_plane_busy = true;
+    snapshot.busy_control_planes = [name("cp-2")].into();
     assert_eq!(actions(&snapshot), ["join w-1 as a worker", "join w-2 as a worker"]);
-    assert_eq!(decide(&snapshot).waiting[&name("cp-3")], "control planes join one after the other");
+    assert_eq!(
+        decide(&snapshot).waiting[&name("cp-3")],
+        "control planes come and go one after the other, and it is cp-2's turn"
+    );
 }
 
 #[test]

@@ -48,6 +48,31 @@ fn control_planes_go_one_by_one_and_never_below_a_majority() {
 }
 
 #[test]
+fn what_is_left_has_to_be_a_majority_that_is_well() {
+    for (others, expected) in [
+        (&[][..], Some("it is the last control plane")),
+        (&[true], None),
+        (&[false], Some("without it 0 of 1 control planes would be well, and etcd needs 1")),
+        (&[true, true], None),
+        (&[true, false], Some("without it 1 of 2 control planes would be well, and etcd needs 2")),
+        (&[true, true, false, true], None),
+        (
+            &[true, true, false, false],
+            Some("without it 2 of 4 control planes would be well, and etcd needs 3"),
+        ),
+    ] {
+        let others =
+            others.iter().enumerate().map(|(index, well)| node(&format!("cp-{}", index + 2), true, *well));
+        // The one that goes does not count, nor do workers.
+        let all = others.chain([node("cp-1", true, true), node("w-1", false, true)]);
+        let nodes = all.map(|node| (node.name.clone(), node)).collect();
+        let why = too_few_without(&nodes, &name("cp-1"));
+        assert_eq!(why.is_some(), expected.is_some(), "{why:?}");
+        assert!(why.unwrap_or_default().starts_with(expected.unwrap_or_default()), "{nodes:?}");
+    }
+}
+
+#[test]
 fn a_dead_host_goes_only_if_it_is_given_up() {
     let hosts = [("cp-1", At::Joined), ("w-1", At::Joined), ("w-2", At::Silent)];
     let mut surplus = with_cluster(snapshot(1, 1, &hosts));
