@@ -8,7 +8,7 @@ use crate::lab::TestLab;
 
 /// What a host and its package manager write by themselves, and what node-agent writes for any plan. What dpkg and
 /// apt know of packages is compared as they tell it.
-const EVER_CHANGING: [&str; 15] = [
+const EVER_CHANGING: [&str; 16] = [
     "/tmp/*",
     "/var/cache/*",
     "/var/lib/apt/extended_states",
@@ -23,6 +23,7 @@ const EVER_CHANGING: [&str; 15] = [
     "/var/tmp/*",
     "/var/lib/node-agent",
     "/etc/apt/keyrings/node-agent-*",
+    "/etc/apt/preferences.d/node-agent-*",
     "/etc/apt/sources.list.d/node-agent-*",
 ];
 

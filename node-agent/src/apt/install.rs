@@ -44,6 +44,9 @@ pub struct Sources<'a> {
     pub plan: PlanId,
 }
 
+/// From 1000 on, apt would also go back to a version.
+const PIN_PRIORITY: u32 = 1001;
+
 /// The plan and the sources whose lists were fetched last.
 const FETCHED: &str = "/run/node-agent/lists";
 
@@ -106,6 +109,7 @@ async fn install_once(
         }
         other => other?,
     };
+    pin(host, package, &version)?;
     let program = apt_get()
         .args(["install", "--yes", "--no-install-recommends"])
         // We hold it ourselves; a plan may also name an older build.
@@ -116,11 +120,22 @@ async fn install_once(
         .args(["-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold"])
         .arg(format!("{package}={version}"));
     host.run(program).await.map_err(|error| classify(&error))?;
-    hold(host, package).await
+    hold(host, package, &version).await
 }
 
-/// Keeps ordinary upgrades of the system away from a package.
-pub async fn hold(host: &Host, package: &str) -> Result<(), Failure> {
+/// Makes a version the one that apt would choose, whatever other repositories have: who lifts the hold by mistake gets no
+/// other. Before the installation, which names its version, so that no crash leaves an older pin beside a newer package.
+fn pin(host: &Host, package: &str, version: &str) -> Result<(), Failure> {
+    let text = format!(
+        "# Written by node-agent.\nPackage: {package}\nPin: version {version}\nPin-Priority: {PIN_PRIORITY}\n"
+    );
+    let path = format!("/etc/apt/preferences.d/node-agent-{package}.pref");
+    if host.read(&path)?.as_ref() == Some(&text) { Ok(()) } else { host.write(&path, &text, 0o644) }
+}
+
+/// Keeps ordinary upgrades of the system away from a package that has this version.
+pub async fn hold(host: &Host, package: &str, version: &str) -> Result<(), Failure> {
+    pin(host, package, version)?;
     let program = debian(Program::new("apt-mark")).args(["hold", package]);
     host.run(program).await.map(drop).map_err(|error| classify(&error))
 }
@@ -266,6 +281,11 @@ mod tests {
         assert!(installs[0].ends_with("kubectl=1.37.1-1.2") && installs[1].ends_with("kubectl=1.36.4-1.1"));
         assert!(installs.iter().all(|command| command.contains(" --no-remove ")));
         assert_eq!(commands.iter().filter(|command| *command == "apt-mark hold kubectl").count(), 2);
+        let pin = fake.read("/etc/apt/preferences.d/node-agent-kubectl.pref").unwrap();
+        assert_eq!(
+            pin,
+            "# Written by node-agent.\nPackage: kubectl\nPin: version 1.36.4-1.1\nPin-Priority: 1001\n"
+        );
         assert!(!commands.iter().any(|command| command.starts_with("dpkg --configure")));
     }
 

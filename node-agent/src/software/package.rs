@@ -67,7 +67,7 @@ impl Software for Package {
             match task.facts.packages.get(self.apt_name).filter(|installed| wanted.is(&installed.version)) {
                 Some(installed) if installed.held => {}
                 // Nothing about it changes, so nothing restarts.
-                Some(_) => return apt::hold(task.host, self.apt_name).await,
+                Some(installed) => return apt::hold(task.host, self.apt_name, &installed.version).await,
                 None => {
                     apt::install(task.host, &task.sources(), self.apt_name, wanted).await?;
                 }

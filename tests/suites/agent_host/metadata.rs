@@ -27,7 +27,10 @@ pub(crate) async fn reached() -> anyhow::Result<()> {
         // What dpkg, the kernel and systemd say.
         lab.run(
             "a",
-            "for package in kubelet kubeadm kubectl containerd; do apt-mark showhold | grep -x $package; done\n\
+            "for package in kubelet kubeadm kubectl containerd; do\n\
+                 apt-mark showhold | grep -x $package\n\
+                 apt-cache policy $package | grep '^ \\*\\*\\* .* 1001$'\n\
+             done\n\
              test $(cat /proc/sys/net/ipv4/ip_forward) = 1\n\
              systemctl is-active containerd\n\
              ctr --namespace k8s.io images list --quiet | grep /pause:\n\
