@@ -19,14 +19,15 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, ResourceExt, api::ListParams};
 
+use self::{
+    audit::Beginning,
+    probe::{ApiProbe, WebProbe},
+    rules::Rules,
+};
 pub use self::{
     audit::{ALL_REQUESTS, begin},
     faults::{Fault, cordon},
     workload::hold_all,
-};
-use self::{
-    probe::{ApiProbe, WebProbe},
-    rules::Rules,
 };
 use crate::{
     infrastructure::{Ended, Infrastructure, lab_document},
@@ -100,6 +101,7 @@ pub async fn upgrade(
     }
     let api = ApiProbe::start(infrastructure.kube_config().await?);
     let web = WebProbe::start(lab.network_namespace().await?, web_addresses(&lab, faults)?);
+    let beginning = audit::beginning(client).await?;
     infrastructure.edit(FROM, TO)?;
     // What it would do is said before.
     let plan = infrastructure.run(&["plan"]).await?;
@@ -129,12 +131,24 @@ pub async fn upgrade(
         Fault::Cordon(node) => Some(*node),
         _ => None,
     });
-    let rules = Rules { limit: LIMIT, foreign, version: &format!("v{TO}") };
-    let writes = rules.check(&audit::writes(&lab, &CONTROL_PLANES).await?)?;
-    eprintln!("{writes} writes of Nodes and etcd's pods in the audit logs, none against a rule");
+    keeps_to_the_rules(&lab, &beginning, foreign, &NODES).await?;
     versions(client).await?;
     let again = infrastructure.run(&["apply"]).await?;
     ensure!(again.code == 0 && again.stdout.contains("Nothing to do"), "{again:?}");
+    Ok(())
+}
+
+/// Every write since then kept to the rules, and took these nodes through.
+async fn keeps_to_the_rules(
+    lab: &Lab,
+    beginning: &Beginning,
+    foreign: Option<&str>,
+    expected: &[&str],
+) -> anyhow::Result<()> {
+    let control_planes = &CONTROL_PLANES;
+    let rules = Rules { limit: LIMIT, foreign, version: TO.parse()?, control_planes, expected };
+    let writes = rules.check(&audit::writes(lab, &CONTROL_PLANES, beginning).await?)?;
+    eprintln!("{writes} writes of Nodes and of pods of control planes, none against a rule");
     Ok(())
 }
 
