@@ -14,8 +14,12 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
+use infrop::provider::lab::Lab;
 use jiff::Timestamp;
 use nix::sched::{CloneFlags, setns};
+
+use super::{CONTROL_PLANES, workload::NODE_PORT};
+use crate::infrastructure::Infrastructure;
 
 /// Longer than any call that did not get lost, also on a machine with far too much to do.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
@@ -71,6 +75,7 @@ impl Tally {
     pub fn insist(&self) -> anyhow::Result<()> {
         let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         ensure!(failures.is_empty(), "calls failed: {failures:#?}");
+        ensure!(self.calls.load(Ordering::Relaxed) > 0, "nothing was called");
         Ok(())
     }
 
@@ -190,6 +195,50 @@ impl Drop for ApiProbe {
     fn drop(&mut self) {
         self.task.abort();
     }
+}
+
+/// The workload and the API, called while something happens.
+pub struct Probes {
+    api: ApiProbe,
+    web: WebProbe,
+}
+
+impl Probes {
+    /// The workload is called at every node's own address, but for those of nodes that go away with all they have.
+    pub async fn start(infrastructure: &Infrastructure, lab: &Lab, dark: &[&str]) -> anyhow::Result<Self> {
+        let hosts = lab.definition()?.hosts;
+        let lit = hosts.iter().filter(|host| !dark.contains(&host.name.as_str()));
+        let lit = lit.map(|host| SocketAddr::new(host.address.into(), NODE_PORT)).collect();
+        Ok(Self {
+            api: ApiProbe::start(infrastructure.kube_config().await?),
+            web: WebProbe::start(lab.network_namespace().await?, lit),
+        })
+    }
+
+    /// The end: not one call failed, and there were some.
+    pub async fn insist(self, lab: &Lab) -> anyhow::Result<()> {
+        let Self { api, web } = self;
+        eprintln!("{}", web.tally.summary("the workload"));
+        eprintln!("{}", api.tally.summary("the API"));
+        web.tally.insist()?;
+        if let Some(at) = api.tally.first_failure() {
+            tell_around(lab, at).await?;
+        }
+        api.tally.insist()
+    }
+}
+
+/// Says what those who lead to API servers, and those who stop them, did around a moment.
+async fn tell_around(lab: &Lab, at: Timestamp) -> anyhow::Result<()> {
+    let (since, until) = (at.as_second() - 15, at.as_second() + 5);
+    let look = format!(
+        "journalctl --quiet --no-hostname -o short-precise --since @{since} --until @{until} \
+         -u haproxy -u keepalived -u node-agent | cut -c1-240"
+    );
+    for host in CONTROL_PLANES {
+        eprintln!("{host} around {at}:\n{}", lab.ssh(&host.parse()?).arg(&look).run().await?);
+    }
+    Ok(())
 }
 
 #[cfg(test)]
