@@ -45,11 +45,13 @@ pub(crate) enum Shape {
     Planes,
     /// Two workers restart; the control plane is as it should be.
     Restart,
+    /// Three control planes restart.
+    PlanesRestart,
 }
 
 impl Shape {
     pub(crate) fn is_plane(self, id: Id) -> bool {
-        self == Self::Planes || id == Id::A
+        matches!(self, Self::Planes | Self::PlanesRestart) || id == Id::A
     }
 }
 
@@ -67,6 +69,8 @@ pub(crate) struct Software {
 #[derive(Debug)]
 pub(crate) struct Facts {
     pub(crate) shape: Shape,
+    /// Nodes whose boots change nothing, by bits.
+    pub(crate) stubborn: u8,
     pub(crate) names: Three<NodeName>,
     pub(crate) targets: Three<Plan>,
     /// Of each node's plan, in the order of change; the place is the bit.
@@ -78,7 +82,7 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    pub(crate) fn new(shape: Shape) -> anyhow::Result<Self> {
+    pub(crate) fn new(shape: Shape, stubborn: u8) -> anyhow::Result<Self> {
         let software = |id| software(shape, id);
         let (a, b, c) = (software(Id::A)?, software(Id::B)?, software(Id::C)?);
         let software = Three::from_fn(|id| match id {
@@ -91,6 +95,7 @@ impl Facts {
         let limits = Limits { max_unavailable: Amount::Nodes(u16::try_from(MOST_AWAY)?), canary: 0 };
         Ok(Self {
             shape,
+            stubborn,
             names: Three::from_fn(|id| match id {
                 Id::A => first.clone(),
                 Id::B => second.clone(),
@@ -140,7 +145,7 @@ impl Facts {
         State {
             nodes: Three::from_fn(|id| Node { ready: true, up: true, current: done(id), ..Node::default() }),
             hosts: Three::from_fn(|id| {
-                let mut host = Host { changed: done(id), ..Host::default() };
+                let mut host = Host { changed: done(id), pods: true, ..Host::default() };
                 host.book.ready = true;
                 host
             }),
@@ -160,9 +165,20 @@ impl Facts {
     pub(crate) fn current(&self, id: Id, host: &Host) -> u8 {
         let software = self.software.at(id).iter().enumerate();
         let there = software.filter(|(place, one)| {
-            host.changed & (1 << place) != 0 && (!one.boots || host.boot > 0 || self.is_settled(id))
+            host.changed & (1 << place) != 0
+                && (!one.boots || self.has_booted(id, host.boot) || self.is_settled(id))
         });
         there.map(|(place, _)| 1 << place).sum()
+    }
+
+    /// Whether Kubernetes, and with it etcd, gets another version.
+    pub(crate) fn raises_etcd(&self) -> bool {
+        matches!(self.shape, Shape::Mixed | Shape::Planes)
+    }
+
+    /// Whether what needs a boot has had one.
+    pub(crate) fn has_booted(&self, id: Id, boot: u8) -> bool {
+        boot > 0 && self.stubborn & id.bit() == 0
     }
 
     /// Whether a host is at its plan.
@@ -199,7 +215,7 @@ impl Facts {
         if node.paused {
             set(PAUSED, "a person".to_owned());
         }
-        if self.is_plane(id) {
+        if node.saved {
             set(SAVED, NEW.to_owned());
         }
         let state = state::State {
@@ -256,7 +272,7 @@ fn software(shape: Shape, id: Id) -> anyhow::Result<Vec<Software>> {
     };
     Ok(match (shape, shape.is_plane(id)) {
         (Shape::Restart, true) => vec![one("kubelet", Some(OLD), OLD, false)?],
-        (Shape::Restart, false) => vec![one("reboot", None, "now", true)?],
+        (Shape::Restart, false) | (Shape::PlanesRestart, _) => vec![one("reboot", None, "now", true)?],
         // kubeadm's package is left out: its change is a step like the others, and nothing depends on it.
         (_, true) => {
             vec![one("kubernetes", Some(OLD), NEW, false)?, one("kubelet", Some(OLD), NEW, false)?]

@@ -18,6 +18,8 @@ pub(crate) struct Scenario {
     pub(crate) nuisances: Nuisances,
     /// Nodes whose first step never succeeds, by bits.
     pub(crate) broken: u8,
+    /// Nodes that do not come to their versions however often they boot.
+    pub(crate) stubborn: u8,
     /// Nodes that a person cordoned before.
     pub(crate) cordoned: u8,
     /// Nodes that a person paused before.
@@ -43,7 +45,7 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(scenario: Scenario, guard: Option<Guard>) -> anyhow::Result<Self> {
-        let facts = Facts::new(scenario.shape)?;
+        let facts = Facts::new(scenario.shape, scenario.stubborn)?;
         Ok(Self { scenario, guard, facts, decider: Decider::new(guard), agents: Agents::new(guard) })
     }
 
