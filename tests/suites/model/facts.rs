@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use common::{
     KubernetesVersion,
     annotations::{self, CHANGES_ALLOWED, CORDONED_BY, PAUSED, PERMITTED_PLAN, PLAN_OBSERVED, READY, STATE},
+    disruption::Disruption,
     metadata::NodeName,
     plan::Plan,
     software::{SoftwareName, SoftwareVersion},
@@ -22,7 +23,10 @@ use infrop::{
 };
 use jiff::{SignedDuration, Timestamp};
 
-use crate::state::{Cordon, Host, Id, Node, Said, State, Three};
+use crate::{
+    state::{Cordon, Host, Id, Node, Said, State, Three},
+    world::Scenario,
+};
 
 const OLD: &str = "1.36.4";
 const NEW: &str = "1.37.1";
@@ -71,6 +75,8 @@ pub(crate) struct Facts {
     pub(crate) shape: Shape,
     /// Nodes whose boots change nothing, by bits.
     pub(crate) stubborn: u8,
+    /// Whether pods may stay while something changes.
+    pub(crate) gentle: bool,
     pub(crate) names: Three<NodeName>,
     pub(crate) targets: Three<Plan>,
     /// Of each node's plan, in the order of change; the place is the bit.
@@ -82,7 +88,8 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    pub(crate) fn new(shape: Shape, stubborn: u8) -> anyhow::Result<Self> {
+    pub(crate) fn new(scenario: &Scenario) -> anyhow::Result<Self> {
+        let Scenario { shape, stubborn, gentle, .. } = *scenario;
         let software = |id| software(shape, id);
         let (a, b, c) = (software(Id::A)?, software(Id::B)?, software(Id::C)?);
         let software = Three::from_fn(|id| match id {
@@ -90,12 +97,15 @@ impl Facts {
             Id::B => b.clone(),
             Id::C => c.clone(),
         });
+        let disruption = Id::ALL.iter().filter(|_| gentle).flat_map(|id| software.at(*id));
+        let disruption = disruption.map(|one| (one.name.clone(), Disruption::Restart)).collect();
         let names: [NodeName; 3] = ["a".parse()?, "b".parse()?, "c".parse()?];
         let [first, second, third] = names;
         let limits = Limits { max_unavailable: Amount::Nodes(u16::try_from(MOST_AWAY)?), canary: 0 };
         Ok(Self {
             shape,
             stubborn,
+            gentle,
             names: Three::from_fn(|id| match id {
                 Id::A => first.clone(),
                 Id::B => second.clone(),
@@ -112,7 +122,7 @@ impl Facts {
                 soak: SignedDuration::ZERO,
                 max_failed: 3,
                 windows: Vec::new(),
-                disruption: BTreeMap::new(),
+                disruption,
                 patience: PATIENCE,
                 checks: Checks::default(),
                 exclude_from_load_balancers: false,

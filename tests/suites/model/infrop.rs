@@ -184,6 +184,9 @@ impl Decider {
             busy.insert(Action::LookAtEtcd);
         }
         let mut policy = facts.policy.clone();
+        if self.guard == Some(Guard::Disruption) {
+            policy.disruption.clear();
+        }
         if self.guard == Some(Guard::Capacity)
             && let Some(limits) = policy.groups.get_mut(POOL)
         {

@@ -105,6 +105,9 @@ pub(crate) fn on_write(facts: &Facts, before: &State, who: Who, id: Id, busy: Bu
                 return broken("I1", format!("{id:?} counts as given back and is still away"));
             }
         }
+        Busy::Cordon if facts.gentle => {
+            return broken("I1", format!("pods of {id:?} have to go and could stay"));
+        }
         Busy::Idle | Busy::Permit | Busy::Save | Busy::Cordon | Busy::Drain | Busy::Plan | Busy::Fence => {}
     }
     Ok(())

@@ -43,6 +43,8 @@ pub(crate) enum Guard {
     QuarantineWithdrawn,
     /// A node is cordoned before its pods are made to go.
     CordonFirst,
+    /// Pods stay if what changes lets them.
+    Disruption,
     /// The plan is written when pods are gone.
     PodsGone,
     /// A node whose agent works is away, also without a permit.

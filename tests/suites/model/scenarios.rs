@@ -33,6 +33,7 @@ const QUIET: Scenario = Scenario {
     shape: Shape::Mixed,
     nuisances: NONE,
     broken: 0,
+    gentle: false,
     stubborn: 0,
     cordoned: 0,
     paused: 0,
@@ -118,6 +119,14 @@ const HELD: Scenario = Scenario {
     ..QUIET
 };
 
+/// No cordon tells that a node is away.
+const GENTLE: Scenario = Scenario {
+    name: "changes_that_need_no_drain",
+    nuisances: Nuisances { withdrawals: 1, crashes: 1, ..NONE },
+    gentle: true,
+    ..QUIET
+};
+
 const PAUSED: Scenario = Scenario {
     name: "a_pause_that_ends",
     nuisances: Nuisances { resumes: 1, crashes: 1, ..NONE },
@@ -199,6 +208,7 @@ pub(crate) const ALL: &[Scenario] = &[
     RESTART,
     INEFFECTIVE,
     HELD,
+    GENTLE,
     PAUSED,
     RESUMED,
     PLANES,
@@ -232,7 +242,8 @@ const GUARDS: &[(Guard, Scenario, &str)] = &[
     (Guard::QuarantineWithdrawn, BROKEN, "I8"),
     (Guard::CordonFirst, QUIET, "I4"),
     (Guard::PodsGone, QUIET, "I4"),
-    (Guard::AgentsAtWork, BY_HAND_WITHDRAWN, "I1"),
+    (Guard::Disruption, GENTLE, "I1"),
+    (Guard::AgentsAtWork, GENTLE, "I1"),
     (Guard::SkippedWaits, HELD, "I1"),
     (Guard::InfropPause, PERSON, "I4"),
     (Guard::PermittedPlan, DRIFTED, "I4"),
