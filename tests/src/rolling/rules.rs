@@ -19,6 +19,7 @@ use super::audit::{Object, Write};
 
 /// A Node at a moment, as far as rules speak of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "they are facts that do not exclude each other")]
 struct Moment {
     permit: bool,
     /// The plan that the permit is for, the one that is written, and the one that its agent speaks of.
@@ -241,8 +242,8 @@ impl Cluster {
             let ready = conditions.into_iter().any(|one| one.type_ == "Ready" && one.status == "True");
             self.etcd.insert(plane.to_owned(), ready);
         } else if let Some(plane) = name.strip_prefix("kube-apiserver-") {
-            let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-            let image = containers.filter_map(|one| one.image.as_deref()).next().unwrap_or_default();
+            let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+            let image = containers.find_map(|one| one.image.as_deref()).unwrap_or_default();
             let tag = image.rsplit_once(':').map_or(image, |(_, tag)| tag);
             let version: KubernetesVersion = tag.parse().with_context(|| format!("the image of {name}"))?;
             if let Some(from) = self.servers.insert(plane.to_owned(), version.clone()) {

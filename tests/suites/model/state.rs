@@ -176,6 +176,7 @@ pub(crate) struct Book {
 
 /// A host and its agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "facts that change one by one")]
 pub(crate) struct Host {
     pub(crate) life: Life,
     /// The software that was changed, by bits.
