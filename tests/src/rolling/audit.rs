@@ -182,7 +182,9 @@ fn read(line: &str) -> anyhow::Result<Option<(u64, Write)>> {
     let Ok(event) = serde_json::from_str::<Value>(line) else { return Ok(None) };
     let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let code = event.pointer("/responseStatus/code").and_then(Value::as_u64).unwrap_or_default();
-    let Some(object) = event.get("responseObject").filter(|_| (200..300).contains(&code)) else {
+    // A write that was only tried is none.
+    let written = (200..300).contains(&code) && !text("/requestURI").contains("dryRun=");
+    let Some(object) = event.get("responseObject").filter(|_| written) else {
         return Ok(None);
     };
     let object = match text("/objectRef/resource") {
@@ -235,6 +237,9 @@ mod tests {
         let Object::Node(node) = &partial.1.object else { panic!("not a Node") };
         assert!(node.metadata.name.as_deref() == Some("w-1") && node.spec.is_none());
         assert!(read("{\"half").unwrap().is_none());
+        let tried =
+            line("Node", &json!({})).replacen('{', "{\"requestURI\":\"/api/v1/nodes?dryRun=All\",", 1);
+        assert!(read(&tried).unwrap().is_none());
     }
 
     #[test]
