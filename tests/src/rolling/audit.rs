@@ -7,8 +7,8 @@ use infrop::provider::lab::{HostName, Lab};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use kube::{
-    Api,
-    api::{Patch, PatchParams},
+    Api, ResourceExt as _,
+    api::{ListParams, Patch, PatchParams},
 };
 use serde_json::{Value, json};
 
@@ -47,7 +47,7 @@ rules:
 pub enum Object {
     /// A Node.
     Node(Box<Node>),
-    /// The pod of an etcd.
+    /// The pod of an etcd or of an API server.
     Pod(Box<Pod>),
 }
 
@@ -122,8 +122,39 @@ pub async fn begin_everywhere(
     Ok(())
 }
 
-/// All writes so far, in the order in which they were made.
-pub async fn writes(lab: &Lab, control_planes: &[&str]) -> anyhow::Result<Vec<Write>> {
+/// What there is when something begins.
+#[derive(Debug)]
+pub struct Beginning {
+    revision: u64,
+    objects: Vec<(u64, Write)>,
+}
+
+/// All that rules speak of, as it is now: what nobody writes from here on is in no log.
+pub async fn beginning(client: &kube::Client) -> anyhow::Result<Beginning> {
+    let list = ListParams::default();
+    let nodes = Api::<Node>::all(client.clone()).list(&list).await?;
+    let pods = Api::<Pod>::namespaced(client.clone(), "kube-system").list(&list).await?;
+    let revision =
+        nodes.metadata.resource_version.as_deref().context("a list without a revision")?.parse()?;
+    let nodes = nodes.items.into_iter().map(|node| Object::Node(Box::new(node)));
+    let pods = pods.items.into_iter().filter(|pod| is_of_interest(&pod.name_any()));
+    let objects = nodes.chain(pods.map(|pod| Object::Pod(Box::new(pod)))).map(|object| {
+        let metadata = match &object {
+            Object::Node(node) => &node.metadata,
+            Object::Pod(pod) => &pod.metadata,
+        };
+        let revision = metadata.resource_version.as_deref().context("no revision")?.parse()?;
+        Ok((revision, Write { user: "the beginning".to_owned(), time: Timestamp::now(), object }))
+    });
+    Ok(Beginning { revision, objects: objects.collect::<anyhow::Result<_>>()? })
+}
+
+fn is_of_interest(pod: &str) -> bool {
+    pod.starts_with("etcd-") || pod.starts_with("kube-apiserver-")
+}
+
+/// What there was at the beginning, and all writes since then, in the order in which they were made.
+pub async fn writes(lab: &Lab, control_planes: &[&str], beginning: &Beginning) -> anyhow::Result<Vec<Write>> {
     let mut writes = Vec::new();
     for name in control_planes {
         let text = lab.ssh(&name.parse()?).arg(format!("cat {DIRECTORY}/audit.log")).run().await?;
@@ -133,10 +164,16 @@ pub async fn writes(lab: &Lab, control_planes: &[&str]) -> anyhow::Result<Vec<Wr
         }
         ensure!(writes.len() > before, "the API server of {name} logged no write");
     }
+    Ok(in_order(writes, beginning))
+}
+
+fn in_order(mut writes: Vec<(u64, Write)>, beginning: &Beginning) -> Vec<Write> {
+    writes.retain(|(revision, _)| *revision > beginning.revision);
+    writes.extend(beginning.objects.iter().cloned());
     writes.sort_by_key(|(revision, _)| *revision);
     // One that changed nothing has the revision of the one before.
     writes.dedup_by_key(|(revision, _)| *revision);
-    Ok(writes.into_iter().map(|(_, write)| write).collect())
+    writes.into_iter().map(|(_, write)| write).collect()
 }
 
 /// A line of the log: what was made, and etcd's number of it; nothing if it is of no interest.
@@ -145,7 +182,9 @@ fn read(line: &str) -> anyhow::Result<Option<(u64, Write)>> {
     let Ok(event) = serde_json::from_str::<Value>(line) else { return Ok(None) };
     let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let code = event.pointer("/responseStatus/code").and_then(Value::as_u64).unwrap_or_default();
-    let Some(object) = event.get("responseObject").filter(|_| (200..300).contains(&code)) else {
+    // A write that was only tried is none.
+    let written = (200..300).contains(&code) && !text("/requestURI").contains("dryRun=");
+    let Some(object) = event.get("responseObject").filter(|_| written) else {
         return Ok(None);
     };
     let object = match text("/objectRef/resource") {
@@ -156,7 +195,7 @@ fn read(line: &str) -> anyhow::Result<Option<(u64, Write)>> {
             }
             Object::Node(serde_json::from_value(object).context("not a Node")?)
         }
-        "pods" if text("/responseObject/metadata/name").starts_with("etcd-") => {
+        "pods" if is_of_interest(text("/responseObject/metadata/name")) => {
             Object::Pod(serde_json::from_value(object.clone()).context("not a pod")?)
         }
         _ => return Ok(None),
@@ -172,9 +211,13 @@ mod tests {
     use super::*;
 
     fn line(kind: &str, more: &Value) -> String {
+        line_at("42", kind, more)
+    }
+
+    fn line_at(revision: &str, kind: &str, more: &Value) -> String {
         let mut object = json!({
             "kind": kind, "apiVersion": if kind == "Node" { "v1" } else { "meta.k8s.io/v1" },
-            "metadata": { "name": "w-1", "resourceVersion": "42" },
+            "metadata": { "name": "w-1", "resourceVersion": revision },
         });
         object.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let event = json!({
@@ -194,5 +237,22 @@ mod tests {
         let Object::Node(node) = &partial.1.object else { panic!("not a Node") };
         assert!(node.metadata.name.as_deref() == Some("w-1") && node.spec.is_none());
         assert!(read("{\"half").unwrap().is_none());
+        let tried =
+            line("Node", &json!({})).replacen('{', "{\"requestURI\":\"/api/v1/nodes?dryRun=All\",", 1);
+        assert!(read(&tried).unwrap().is_none());
+    }
+
+    #[test]
+    fn what_was_before_the_beginning_is_left_out_and_what_was_there_is_first() {
+        let at = |revision: &str| read(&line_at(revision, "Node", &json!({}))).unwrap().unwrap();
+        // One of the objects was listed later than the others, and its write is in a log as well.
+        let beginning = Beginning { revision: 10, objects: vec![at("3"), at("9"), at("12")] };
+        let logged = ["11", "10", "9", "12", "15", "14", "4"].map(at).into();
+        let writes = in_order(logged, &beginning);
+        let revision = |write: &Write| match &write.object {
+            Object::Node(node) => node.resource_version().unwrap(),
+            Object::Pod(_) => panic!("not a Node"),
+        };
+        assert_eq!(writes.iter().map(revision).collect::<Vec<_>>(), ["3", "9", "11", "12", "14", "15"]);
     }
 }

@@ -4,29 +4,24 @@
 mod audit;
 mod faults;
 mod probe;
+mod restarts;
 mod rules;
 mod workload;
 
-use std::{
-    net::SocketAddr,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use futures::future::try_join_all;
 use infrop::provider::lab::Lab;
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, ResourceExt, api::ListParams};
 
+use self::{audit::Beginning, probe::Probes, rules::Rules};
 pub use self::{
     audit::{ALL_REQUESTS, begin},
     faults::{Fault, cordon},
+    restarts::restart_workers,
     workload::hold_all,
-};
-use self::{
-    probe::{ApiProbe, WebProbe},
-    rules::Rules,
 };
 use crate::{
     infrastructure::{Ended, Infrastructure, lab_document},
@@ -74,19 +69,6 @@ pub async fn with_cluster<T>(
         .await
 }
 
-/// Says what those who lead to API servers, and those who stop them, did around a moment.
-async fn tell_around(lab: &Lab, at: Timestamp) -> anyhow::Result<()> {
-    let (since, until) = (at.as_second() - 15, at.as_second() + 5);
-    let look = format!(
-        "journalctl --quiet --no-hostname -o short-precise --since @{since} --until @{until} \
-         -u haproxy -u keepalived -u node-agent | cut -c1-240"
-    );
-    for host in CONTROL_PLANES {
-        eprintln!("{host} around {at}:\n{}", lab.ssh(&host.parse()?).arg(&look).run().await?);
-    }
-    Ok(())
-}
-
 /// Takes it to the newer version while things go wrong. Nothing of that is felt by those who call the workload or the API,
 /// and every write kept to the rules.
 pub async fn upgrade(
@@ -98,8 +80,12 @@ pub async fn upgrade(
     for fault in faults {
         fault.prepare(&lab, client).await?;
     }
-    let api = ApiProbe::start(infrastructure.kube_config().await?);
-    let web = WebProbe::start(lab.network_namespace().await?, web_addresses(&lab, faults)?);
+    let dark = faults.iter().filter_map(|fault| match fault {
+        Fault::PowerCut(node) => Some(*node),
+        _ => None,
+    });
+    let probes = Probes::start(infrastructure, &lab, &dark.collect::<Vec<_>>()).await?;
+    let beginning = audit::beginning(client).await?;
     infrastructure.edit(FROM, TO)?;
     // What it would do is said before.
     let plan = infrastructure.run(&["plan"]).await?;
@@ -114,72 +100,34 @@ pub async fn upgrade(
         infrastructure.run(&["apply"]).await
     };
     let ended = with_faults(faults, &lab, client, apply).await?;
-    finish(faults, &lab, client, &ended, async || infrastructure.run(&["apply"]).await).await?;
+    let again = async || infrastructure.run(&["apply"]).await;
+    finish(faults, &lab, client, &ended, async || Ok(()), again).await?;
     eprintln!("to the next version with {faults:?}: {:.1} s", started.elapsed().as_secs_f64());
 
-    eprintln!("{}", web.tally.summary("the workload"));
-    eprintln!("{}", api.tally.summary("the API"));
-    web.tally.insist()?;
-    if let Some(at) = api.tally.first_failure() {
-        tell_around(&lab, at).await?;
-    }
-    api.tally.insist()?;
-    drop((api, web));
+    probes.insist(&lab).await?;
     let foreign = faults.iter().find_map(|fault| match fault {
         Fault::Cordon(node) => Some(*node),
         _ => None,
     });
-    let rules = Rules { limit: LIMIT, foreign, version: &format!("v{TO}") };
-    let writes = rules.check(&audit::writes(&lab, &CONTROL_PLANES).await?)?;
-    eprintln!("{writes} writes of Nodes and etcd's pods in the audit logs, none against a rule");
+    keeps_to_the_rules(&lab, &beginning, foreign, &NODES).await?;
     versions(client).await?;
     let again = infrastructure.run(&["apply"]).await?;
     ensure!(again.code == 0 && again.stdout.contains("Nothing to do"), "{again:?}");
     Ok(())
 }
 
-/// Restarts the workers with `infrop rollout` while things go wrong, and says what was told on their Nodes.
-pub async fn restart_workers(
-    infrastructure: &Infrastructure,
-    client: &kube::Client,
-    faults: &[Fault],
+/// Every write since then kept to the rules, and took these nodes through.
+async fn keeps_to_the_rules(
+    lab: &Lab,
+    beginning: &Beginning,
+    foreign: Option<&str>,
+    expected: &[&str],
 ) -> anyhow::Result<()> {
-    let lab = infrastructure.lab()?;
-    for fault in faults {
-        fault.prepare(&lab, client).await?;
-        if let Fault::Package(node) = fault {
-            // Something to install, and less patience.
-            let script = "echo 'attempts: 2' >> /etc/node-agent/config.yaml; apt-mark unhold kubectl; \
-                          dpkg --force-all --purge kubectl";
-            lab.ssh(&node.parse()?).arg(script).run().await?;
-        }
-    }
-    let started = Instant::now();
-    let words = [
-        "rollout",
-        "--set",
-        "reboot=again",
-        "--node",
-        "w-1",
-        "--node",
-        "w-2",
-        "--node",
-        "w-3",
-        "--max-unavailable",
-        "2",
-        "--max-failed",
-        "3",
-        "--soak",
-        "3",
-        "--drain-timeout",
-        "120",
-    ];
-    let rollout = async || infrastructure.run_on_cluster(&words).await;
-    let ended = with_faults(faults, &lab, client, rollout()).await?;
-    eprintln!("{}", ended.stdout);
-    finish(faults, &lab, client, &ended, rollout).await?;
-    eprintln!("workers restarted with {faults:?}: {:.1} s", started.elapsed().as_secs_f64());
-    told_on_nodes(client).await
+    let control_planes = &CONTROL_PLANES;
+    let rules = Rules { limit: LIMIT, foreign, version: TO.parse()?, control_planes, expected };
+    let writes = rules.check(&audit::writes(lab, &CONTROL_PLANES, beginning).await?)?;
+    eprintln!("{writes} writes of Nodes and of pods of control planes, none against a rule");
+    Ok(())
 }
 
 /// A rollout and what happens meanwhile.
@@ -205,12 +153,13 @@ async fn with_faults(
     Ok(ended)
 }
 
-/// Whether a rollout ended as faults let it; what they left is mended, and another run ends it.
+/// Whether a rollout ended as faults let it; what they left is looked at and mended, and another run ends it.
 async fn finish(
     faults: &[Fault],
     lab: &Lab,
     client: &kube::Client,
     ended: &Ended,
+    look: impl AsyncFnOnce() -> anyhow::Result<()>,
     again: impl AsyncFnOnce() -> anyhow::Result<Ended>,
 ) -> anyhow::Result<()> {
     if faults.iter().all(|fault| fault.holds().is_none()) {
@@ -220,6 +169,9 @@ async fn finish(
     ensure!(ended.code == BLOCKED, "{ended:?}");
     for fault in faults {
         fault.told(ended)?;
+    }
+    look().await?;
+    for fault in faults {
         fault.mend(lab, client).await?;
     }
     let ended = again().await?;
@@ -227,30 +179,36 @@ async fn finish(
     Ok(())
 }
 
-/// The workload on every node's own address, but for those without power.
-fn web_addresses(lab: &Lab, faults: &[Fault]) -> anyhow::Result<Vec<SocketAddr>> {
-    let dark =
-        |name: &str| faults.iter().any(|fault| matches!(fault, Fault::PowerCut(node) if *node == name));
-    let hosts = lab.definition()?.hosts;
-    let lit = hosts.iter().filter(|host| !dark(host.name.as_str()));
-    Ok(lit.map(|host| SocketAddr::new(host.address.into(), workload::NODE_PORT)).collect())
-}
+/// Kills node-agent, and all that it started; says whether there was one, and it is no more.
+const KILL_AGENT: &str = "\
+pid=$(systemctl show --property=MainPID --value node-agent)
+systemctl kill --signal=KILL node-agent
+for _ in $(seq 50); do
+    test $pid != 0 && test $(systemctl show --property=MainPID --value node-agent) != $pid && echo hit && break
+    sleep 0.1
+done
+";
 
-/// Applies with infrop and agents killed at random moments.
+/// Applies with infrop and agents killed at random moments, of which some must have hit what they were meant for.
 async fn kills(infrastructure: &Infrastructure, lab: &Lab, times: u32) -> anyhow::Result<()> {
     let mut random = Random::new()?;
+    let (mut at_work, mut agents) = (0, 0);
     for _ in 0..times {
         let mut child = infrastructure.start(&["apply"])?;
         tokio::time::sleep(Duration::from_millis(random.below(KILL_WITHIN))).await;
-        let at_work = child.try_wait()?.is_none();
+        let worked = child.try_wait()?.is_none();
+        at_work += u32::from(worked);
         child.kill().await.context("cannot kill infrop")?;
         let victim = NODES.get(usize::try_from(random.below(NODES.len() as u64))?).copied().unwrap_or("cp-1");
-        lab.ssh(&victim.parse()?).arg("systemctl kill --signal=KILL node-agent").run().await?;
+        let hit = lab.ssh(&victim.parse()?).arg(KILL_AGENT).run().await?.contains("hit");
+        agents += u32::from(hit);
         eprintln!(
-            "killed infrop{}, and node-agent on {victim}",
-            if at_work { "" } else { ", which had ended" }
+            "killed infrop{}, and node-agent on {victim}{}",
+            if worked { "" } else { ", which had ended" },
+            if hit { "" } else { ", where there was none" },
         );
     }
+    ensure!(times == 0 || (at_work > 0 && agents > 0), "kills hit {at_work} infrops and {agents} agents");
     Ok(())
 }
 
@@ -267,22 +225,6 @@ async fn versions(client: &kube::Client) -> anyhow::Result<()> {
             let image = etcd.spec.and_then(|spec| spec.containers.first()?.image.clone()).unwrap_or_default();
             ensure!(image.contains("etcd:3.7."), "{image}");
         }
-    }
-    Ok(())
-}
-
-/// Whether Events on the Nodes tell of the rollout.
-async fn told_on_nodes(client: &kube::Client) -> anyhow::Result<()> {
-    let events = Api::<k8s_openapi::api::core::v1::Event>::all(client.clone());
-    let events = events.list(&ListParams::default().fields("involvedObject.kind=Node")).await?;
-    for name in ["w-1", "w-2", "w-3"] {
-        let told = events.iter().filter(|event| {
-            event.involved_object.name.as_deref() == Some(name)
-                && event.reporting_component.as_deref().is_some_and(|who| who.contains("infrop"))
-        });
-        let told: Vec<&str> = told.filter_map(|event| event.reason.as_deref()).collect();
-        eprintln!("events on {name}: {told:?}");
-        ensure!(!told.is_empty(), "no event of infrop on {name}");
     }
     Ok(())
 }

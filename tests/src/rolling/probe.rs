@@ -14,8 +14,12 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
+use infrop::provider::lab::Lab;
 use jiff::Timestamp;
 use nix::sched::{CloneFlags, setns};
+
+use super::{CONTROL_PLANES, workload::NODE_PORT};
+use crate::infrastructure::Infrastructure;
 
 /// Longer than any call that did not get lost, also on a machine with far too much to do.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
@@ -71,6 +75,7 @@ impl Tally {
     pub fn insist(&self) -> anyhow::Result<()> {
         let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         ensure!(failures.is_empty(), "calls failed: {failures:#?}");
+        ensure!(self.calls.load(Ordering::Relaxed) > 0, "nothing was called");
         Ok(())
     }
 
@@ -148,6 +153,9 @@ pub struct ApiProbe {
     task: tokio::task::JoinHandle<()>,
 }
 
+/// What is asked for in turns: what the API server knows by itself, and what it has to read in etcd.
+const QUESTIONS: [&str; 2] = ["/version", "/api/v1/namespaces/default"];
+
 impl ApiProbe {
     pub fn start(config: kube::Config) -> Self {
         let tally = Arc::new(Tally::default());
@@ -155,33 +163,124 @@ impl ApiProbe {
         let task = tokio::spawn(async move {
             let started = Instant::now();
             let mut ticks = tokio::time::interval(Duration::from_millis(100));
-            loop {
+            for question in QUESTIONS.iter().cycle() {
                 ticks.tick().await;
                 let (config, counts) = (config.clone(), Arc::clone(&counts));
                 // One that hangs does not keep the next from being made.
-                tokio::spawn(async move {
-                    let (begun, at) = (Instant::now(), Timestamp::now());
-                    let call = async { kube::Client::try_from(config)?.apiserver_version().await };
-                    let call = tokio::time::timeout(CALL_LIMIT, call).await;
-                    let result = match call {
-                        Ok(Ok(_)) => Ok(()),
-                        Ok(Err(error)) => Err(format!("{:#}", anyhow::Error::from(error))),
-                        Err(_) => Err("no answer".to_owned()),
-                    };
-                    let after = begun.elapsed().as_secs_f64();
-                    counts.take(
-                        started,
-                        result.map_err(|why| format!("begun {at}, after {after:.1} s: {why}")),
-                    );
-                });
+                tokio::spawn(async move { counts.take(started, ask(config, question).await) });
             }
         });
         Self { tally, task }
     }
 }
 
+/// One question; which failed, when and how, if it did.
+async fn ask(mut config: kube::Config, question: &str) -> Result<(), String> {
+    // kube would ask again after 429, 503 and 504, and only the last answer would count.
+    config.default_retry = false;
+    let (begun, at) = (Instant::now(), Timestamp::now());
+    let call = async {
+        let request = http::Request::get(question).body(Vec::new()).context("make the request")?;
+        kube::Client::try_from(config)?.request_text(request).await.map_err(anyhow::Error::from)
+    };
+    let why = match tokio::time::timeout(CALL_LIMIT, call).await {
+        Ok(Ok(_)) => return Ok(()),
+        Ok(Err(error)) => format!("{error:#}"),
+        Err(_) => "no answer".to_owned(),
+    };
+    Err(format!("GET {question}, begun {at}, after {:.1} s: {why}", begun.elapsed().as_secs_f64()))
+}
+
 impl Drop for ApiProbe {
     fn drop(&mut self) {
         self.task.abort();
+    }
+}
+
+/// The workload and the API, called while something happens.
+pub struct Probes {
+    api: ApiProbe,
+    web: WebProbe,
+}
+
+impl Probes {
+    /// The workload is called at every node's own address, but for those of nodes that go away with all they have.
+    pub async fn start(infrastructure: &Infrastructure, lab: &Lab, dark: &[&str]) -> anyhow::Result<Self> {
+        let hosts = lab.definition()?.hosts;
+        let lit = hosts.iter().filter(|host| !dark.contains(&host.name.as_str()));
+        let lit = lit.map(|host| SocketAddr::new(host.address.into(), NODE_PORT)).collect();
+        Ok(Self {
+            api: ApiProbe::start(infrastructure.kube_config().await?),
+            web: WebProbe::start(lab.network_namespace().await?, lit),
+        })
+    }
+
+    /// The end: not one call failed, and there were some.
+    pub async fn insist(self, lab: &Lab) -> anyhow::Result<()> {
+        let Self { api, web } = self;
+        eprintln!("{}", web.tally.summary("the workload"));
+        eprintln!("{}", api.tally.summary("the API"));
+        web.tally.insist()?;
+        if let Some(at) = api.tally.first_failure() {
+            tell_around(lab, at).await?;
+        }
+        api.tally.insist()
+    }
+}
+
+/// Says what those who lead to API servers, and those who stop them, did around a moment.
+async fn tell_around(lab: &Lab, at: Timestamp) -> anyhow::Result<()> {
+    let (since, until) = (at.as_second() - 15, at.as_second() + 5);
+    let look = format!(
+        "journalctl --quiet --no-hostname -o short-precise --since @{since} --until @{until} \
+         -u haproxy -u keepalived -u node-agent | cut -c1-240"
+    );
+    for host in CONTROL_PLANES {
+        eprintln!("{host} around {at}:\n{}", lab.ssh(&host.parse()?).arg(&look).run().await?);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scripted_server::{Answer, ScriptedServer};
+
+    /// Those that kube would ask again for, too.
+    #[tokio::test]
+    async fn every_failed_answer_of_the_api_counts() {
+        for status in ["429 Too Many Requests", "500 Internal Server Error", "503 Service Unavailable"] {
+            let answers = vec![Answer::new(status, "not now"), Answer::new("200 OK", "{}")];
+            let server = ScriptedServer::start(answers).await.unwrap();
+            let config = kube::Config::new(server.url().parse().unwrap());
+            let why = ask(config.clone(), QUESTIONS[1]).await.unwrap_err();
+            assert!(
+                why.contains("GET /api/v1/namespaces/default, begun ") && why.contains(&status[..3]),
+                "{why}"
+            );
+            assert_eq!(server.asked().len(), 1);
+            assert_eq!(ask(config, QUESTIONS[0]).await, Ok(()));
+        }
+    }
+
+    #[tokio::test]
+    async fn the_api_is_asked_for_itself_and_for_what_etcd_has() {
+        let server = ScriptedServer::start_with(|asked| match asked.path.as_str() {
+            "/version" => Answer::new("200 OK", "{}"),
+            _ => Answer::new("504 Gateway Timeout", "not now"),
+        });
+        let server = server.await.unwrap();
+        let probe = ApiProbe::start(kube::Config::new(server.url().parse().unwrap()));
+        tokio::time::timeout(CALL_LIMIT, async {
+            while server.asked().len() < 4 || probe.tally.first_failure().is_none() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await
+        .unwrap();
+        let asked: Vec<String> = server.asked().into_iter().map(|asked| asked.path).collect();
+        assert_eq!(asked[..4], [QUESTIONS[0], QUESTIONS[1], QUESTIONS[0], QUESTIONS[1]]);
+        let why = format!("{:#}", probe.tally.insist().unwrap_err());
+        assert!(why.contains(QUESTIONS[1]) && !why.contains(QUESTIONS[0]), "{why}");
     }
 }

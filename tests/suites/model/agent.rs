@@ -84,6 +84,9 @@ impl Agents {
             Some(Guard::AgentPause) => situation.word.paused = false,
             Some(Guard::AgentSkew) => situation.raised = true,
             Some(Guard::AgentRemembers) => situation.book.withdrawn = false,
+            Some(Guard::AgentPermit) => situation.word.permit = true,
+            Some(Guard::AgentQuarantine) => situation.book.quarantine = false,
+            Some(Guard::AgentReboots) => situation.book.rebooted_from = 0,
             _ => {}
         }
         let Word { permit, plan, paused } = situation.word;
@@ -166,10 +169,11 @@ impl Agents {
     }
 
     fn host(&self, facts: &Facts, situation: &Situation) -> HostState {
+        let booted = facts.has_booted(situation.id, situation.boot);
         let one = |place: usize, one: &crate::facts::Software| {
             let changed = situation.changed & (1 << place) != 0;
             let version = if changed { Some(one.new.clone()) } else { one.old.clone() };
-            let now: Option<SoftwareVersion> = version.clone().filter(|_| !one.boots || situation.boot > 0);
+            let now: Option<SoftwareVersion> = version.clone().filter(|_| !one.boots || booted);
             (one.name.clone(), Observed { version: now, after_reboot: version, stale: false })
         };
         let mut software: Vec<_> =

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use common::{
     KubernetesVersion,
     annotations::{self, CHANGES_ALLOWED, CORDONED_BY, PAUSED, PERMITTED_PLAN, PLAN_OBSERVED, READY, STATE},
+    disruption::Disruption,
     metadata::NodeName,
     plan::Plan,
     software::{SoftwareName, SoftwareVersion},
@@ -22,7 +23,10 @@ use infrop::{
 };
 use jiff::{SignedDuration, Timestamp};
 
-use crate::state::{Cordon, Host, Id, Node, Said, State, Three};
+use crate::{
+    state::{Cordon, Host, Id, Node, Said, State, Three},
+    world::Scenario,
+};
 
 const OLD: &str = "1.36.4";
 const NEW: &str = "1.37.1";
@@ -45,11 +49,13 @@ pub(crate) enum Shape {
     Planes,
     /// Two workers restart; the control plane is as it should be.
     Restart,
+    /// Three control planes restart.
+    PlanesRestart,
 }
 
 impl Shape {
     pub(crate) fn is_plane(self, id: Id) -> bool {
-        self == Self::Planes || id == Id::A
+        matches!(self, Self::Planes | Self::PlanesRestart) || id == Id::A
     }
 }
 
@@ -67,6 +73,10 @@ pub(crate) struct Software {
 #[derive(Debug)]
 pub(crate) struct Facts {
     pub(crate) shape: Shape,
+    /// Nodes whose boots change nothing, by bits.
+    pub(crate) stubborn: u8,
+    /// Whether pods may stay while something changes.
+    pub(crate) gentle: bool,
     pub(crate) names: Three<NodeName>,
     pub(crate) targets: Three<Plan>,
     /// Of each node's plan, in the order of change; the place is the bit.
@@ -78,7 +88,8 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    pub(crate) fn new(shape: Shape) -> anyhow::Result<Self> {
+    pub(crate) fn new(scenario: &Scenario) -> anyhow::Result<Self> {
+        let Scenario { shape, stubborn, gentle, .. } = *scenario;
         let software = |id| software(shape, id);
         let (a, b, c) = (software(Id::A)?, software(Id::B)?, software(Id::C)?);
         let software = Three::from_fn(|id| match id {
@@ -86,11 +97,15 @@ impl Facts {
             Id::B => b.clone(),
             Id::C => c.clone(),
         });
+        let disruption = Id::ALL.iter().filter(|_| gentle).flat_map(|id| software.at(*id));
+        let disruption = disruption.map(|one| (one.name.clone(), Disruption::Restart)).collect();
         let names: [NodeName; 3] = ["a".parse()?, "b".parse()?, "c".parse()?];
         let [first, second, third] = names;
         let limits = Limits { max_unavailable: Amount::Nodes(u16::try_from(MOST_AWAY)?), canary: 0 };
         Ok(Self {
             shape,
+            stubborn,
+            gentle,
             names: Three::from_fn(|id| match id {
                 Id::A => first.clone(),
                 Id::B => second.clone(),
@@ -107,7 +122,7 @@ impl Facts {
                 soak: SignedDuration::ZERO,
                 max_failed: 3,
                 windows: Vec::new(),
-                disruption: BTreeMap::new(),
+                disruption,
                 patience: PATIENCE,
                 checks: Checks::default(),
                 exclude_from_load_balancers: false,
@@ -140,7 +155,7 @@ impl Facts {
         State {
             nodes: Three::from_fn(|id| Node { ready: true, up: true, current: done(id), ..Node::default() }),
             hosts: Three::from_fn(|id| {
-                let mut host = Host { changed: done(id), ..Host::default() };
+                let mut host = Host { changed: done(id), pods: true, ..Host::default() };
                 host.book.ready = true;
                 host
             }),
@@ -160,9 +175,25 @@ impl Facts {
     pub(crate) fn current(&self, id: Id, host: &Host) -> u8 {
         let software = self.software.at(id).iter().enumerate();
         let there = software.filter(|(place, one)| {
-            host.changed & (1 << place) != 0 && (!one.boots || host.boot > 0 || self.is_settled(id))
+            host.changed & (1 << place) != 0
+                && (!one.boots || self.has_booted(id, host.boot) || self.is_settled(id))
         });
         there.map(|(place, _)| 1 << place).sum()
+    }
+
+    /// Before what etcd's data is saved.
+    pub(crate) fn occasion(&self) -> Occasion {
+        if self.raises_etcd() { Occasion::Kubernetes(self.new.clone()) } else { Occasion::Change }
+    }
+
+    /// Whether Kubernetes, and with it etcd, gets another version.
+    pub(crate) fn raises_etcd(&self) -> bool {
+        matches!(self.shape, Shape::Mixed | Shape::Planes)
+    }
+
+    /// Whether what needs a boot has had one.
+    pub(crate) fn has_booted(&self, id: Id, boot: u8) -> bool {
+        boot > 0 && self.stubborn & id.bit() == 0
     }
 
     /// Whether a host is at its plan.
@@ -199,9 +230,10 @@ impl Facts {
         if node.paused {
             set(PAUSED, "a person".to_owned());
         }
-        if self.is_plane(id) {
-            let occasion =
-                if node.kubelet { Occasion::Change } else { Occasion::Kubernetes(self.new.clone()) };
+        // What follows a new kubelet would be saved for by itself; of that there is always a copy here.
+        let after = node.kubelet && self.raises_etcd();
+        if self.is_plane(id) && (after || node.saved) {
+            let occasion = if after { Occasion::Change } else { self.occasion() };
             set(SAVED, occasion.mark(self.now));
         }
         let state = state::State {
@@ -258,7 +290,7 @@ fn software(shape: Shape, id: Id) -> anyhow::Result<Vec<Software>> {
     };
     Ok(match (shape, shape.is_plane(id)) {
         (Shape::Restart, true) => vec![one("kubelet", Some(OLD), OLD, false)?],
-        (Shape::Restart, false) => vec![one("reboot", None, "now", true)?],
+        (Shape::Restart, false) | (Shape::PlanesRestart, _) => vec![one("reboot", None, "now", true)?],
         // kubeadm's package is left out: its change is a step like the others, and nothing depends on it.
         (_, true) => {
             vec![one("kubernetes", Some(OLD), NEW, false)?, one("kubelet", Some(OLD), NEW, false)?]

@@ -38,7 +38,8 @@ pub(super) fn apply(world: &mut World, mut state: State, one: Move) -> Outcome {
         }
         Move::Boots(id) => {
             let host = state.hosts.at_mut(id);
-            (host.life, host.boot) = (Life::Up, host.boot + 1);
+            // All that matters is that it is another one.
+            (host.life, host.boot) = (Life::Up, if host.boot < 2 { host.boot + 1 } else { 1 });
             host.book = world.agents.restart(&world.facts, id, &host.book, host.boot);
         }
         Move::NeverBack(id) => {
@@ -67,7 +68,8 @@ pub(super) fn apply(world: &mut World, mut state: State, one: Move) -> Outcome {
         }
         Move::PersonUncordons(id) => {
             state.left.uncordons -= 1;
-            state.hosts.at_mut(id).foreign = false;
+            let host = state.hosts.at_mut(id);
+            (host.foreign, host.pods) = (false, true);
             state.write(id, |node| {
                 let marked = node.cordon == Cordon::Rollout;
                 node.cordon = if marked { Cordon::Lifted } else { Cordon::None };

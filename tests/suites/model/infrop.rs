@@ -70,6 +70,7 @@ impl Decider {
         // infrop also goes on with nodes one by one.
         let own = |action: &&Action| matches!(action, Action::Step(..) | Action::Fence(_));
         ensure!(go_on(&snapshot, snapshot.members.keys()).iter().eq(decision.actions.iter().filter(own)));
+        let saved = Id::ALL.iter().any(|id| process.nodes.at(*id).node.saved);
         let is_done = |facts: &Facts, id, node| Node {
             ready: true,
             observed: true,
@@ -77,6 +78,7 @@ impl Decider {
             kubelet: true,
             up: true,
             plan: true,
+            saved,
             ..node
         };
         let is_plane =
@@ -123,6 +125,7 @@ impl Decider {
             let id = Id::ALL.into_iter().find(|id| facts.names.at(*id) == name).context("a node unknown")?;
             let busy = match action {
                 Action::Permit(_) => Busy::Permit,
+                Action::SaveEtcd(..) => Busy::Save,
                 Action::Fence(_) => Busy::Fence,
                 Action::Step(Verb::Cordon, _) => Busy::Cordon,
                 Action::Step(Verb::Drain, _) => Busy::Drain,
@@ -135,11 +138,7 @@ impl Decider {
                     continue;
                 }
                 // Nothing is checked that takes time: a check that waits is like a node that is not back.
-                Action::Step(Verb::Test, _)
-                | Action::Taint(_)
-                | Action::Untaint(_)
-                | Action::SaveEtcd(..)
-                | Action::LookAtEtcd => {
+                Action::Step(Verb::Test, _) | Action::Taint(_) | Action::Untaint(_) | Action::LookAtEtcd => {
                     anyhow::bail!("unexpected: {action}")
                 }
             };
@@ -164,9 +163,13 @@ impl Decider {
         for id in Id::ALL {
             let seen = process.nodes.at(id);
             let name = facts.names.at(id);
-            let mut member = self.member(facts, id, show(id, self.present(facts, id, seen.node)))?;
             let Seen { emptied, checked, skipped, .. } = *seen;
-            member.emptied = emptied;
+            let mut node = self.present(facts, id, seen.node);
+            if self.guard == Some(Guard::SkippedWaits) && skipped && node.said == Said::Working {
+                node.said = Said::Anything;
+            }
+            let mut member = self.member(facts, id, show(id, node))?;
+            member.emptied = emptied || self.guard == Some(Guard::PodsGone);
             member.checked = checked.then_some(Ok(()));
             member.skipped = skipped.then(|| "its pods do not go".to_owned());
             if process.impatient {
@@ -176,12 +179,15 @@ impl Decider {
             if process.claims & id.bit() != 0 {
                 claims.insert(name.clone());
             }
-            busy.extend(self.action(seen.busy, name));
+            busy.extend(self.action(facts, seen.busy, name));
         }
         if process.looking {
             busy.insert(Action::LookAtEtcd);
         }
         let mut policy = facts.policy.clone();
+        if self.guard == Some(Guard::Disruption) {
+            policy.disruption.clear();
+        }
         if self.guard == Some(Guard::Capacity)
             && let Some(limits) = policy.groups.get_mut(POOL)
         {
@@ -196,17 +202,22 @@ impl Decider {
         let voters = Id::ALL.into_iter().filter(|id| facts.is_plane(*id));
         let is_well = |id: Id| well & id.bit() != 0 || self.guard == Some(Guard::EtcdWell);
         let voters = voters.map(|id| (facts.names.at(id).to_string(), is_well(id))).collect();
-        let at = if old { facts.now - SignedDuration::from_mins(30) } else { facts.now };
+        let at = if old && self.guard != Some(Guard::EtcdAge) {
+            facts.now - SignedDuration::from_mins(30)
+        } else {
+            facts.now
+        };
         let since = if process.impatient { at - facts.policy.patience } else { at };
         EtcdSeen { etcd: snapshot::Etcd::Voters(voters), at, since }
     }
 
-    fn action(&self, busy: Busy, name: &NodeName) -> Option<Action> {
+    fn action(&self, facts: &Facts, busy: Busy, name: &NodeName) -> Option<Action> {
         let step = |verb| Action::Step(verb, name.clone());
         Some(match busy {
             Busy::Idle => return None,
             Busy::Permit | Busy::Announced if self.guard == Some(Guard::OwnPermits) => return None,
             Busy::Permit | Busy::Announced => Action::Permit(name.clone()),
+            Busy::Save => Action::SaveEtcd(name.clone(), facts.occasion()),
             Busy::Cordon => step(Verb::Cordon),
             Busy::Drain | Busy::OpenDrain => step(Verb::Drain),
             Busy::Plan => step(Verb::Plan),
@@ -221,14 +232,18 @@ impl Decider {
     fn present(&self, facts: &Facts, id: Id, mut node: Node) -> Node {
         match self.guard {
             Some(Guard::CordonMark) if node.cordon == Cordon::Foreign => node.cordon = Cordon::Rollout,
-            Some(Guard::KubeletBack) => {
-                node.up = true;
-                node.kubelet |= node.current & facts.bit(id, "kubelet") != 0;
-                node.kubelet_boot = node.agent_boot;
-            }
+            Some(Guard::KubeletVersion) => node.kubelet |= node.current & facts.bit(id, "kubelet") != 0,
+            Some(Guard::KubeletBoot) => (node.up, node.kubelet_boot) = (true, node.agent_boot),
             Some(Guard::AgentsWord) if node.plan => (node.ready, node.observed) = (true, true),
             Some(Guard::Versions) => node.current = facts.whole(id),
             Some(Guard::InfropPause) => node.paused = false,
+            Some(Guard::EtcdSaved) => node.saved = true,
+            Some(Guard::CordonFirst) if node.permit && node.cordon == Cordon::None => {
+                node.cordon = Cordon::Rollout;
+            }
+            Some(Guard::AgentsAtWork) if !node.permit && node.said == Said::Working => {
+                node.said = Said::Anything;
+            }
             _ => {}
         }
         node

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::{
     facts::{Facts, MOST_AWAY},
-    state::{Busy, Etcd, Host, Id, Life, Process, Said, State, Three, Who, Word},
+    state::{Busy, Etcd, Host, Id, Life, Open, Process, Said, State, Three, Who, Word},
     world::World,
 };
 
@@ -61,6 +61,9 @@ fn etcd(facts: &Facts, process: &Process, id: Id) -> Result<(), Broken> {
     if voters > 1 && left < voters / 2 + 1 {
         return broken("I3", format!("{id:?} is permitted and etcd loses its majority"));
     }
+    if facts.raises_etcd() && !Id::ALL.iter().any(|id| process.nodes.at(*id).node.saved) {
+        return broken("I3", format!("{id:?} is permitted and etcd's data is not saved"));
+    }
     if old || used {
         return broken("I3", format!("{id:?} is permitted because of how etcd was long ago"));
     }
@@ -94,14 +97,20 @@ pub(crate) fn on_write(facts: &Facts, before: &State, who: Who, id: Id, busy: Bu
                 && node.up
                 && node.kubelet == facts.runs_new_kubelet(id, host)
                 && node.kubelet_boot == host.boot;
-            let untouched = before.process(who).nodes.at(id).skipped && !host.book.active;
+            // Its agent may rest in the middle of a plan that it has no permit for any more.
+            let at_rest = host.life == Life::Up && host.book.open == Open::None;
+            let untouched = before.process(who).nodes.at(id).skipped && at_rest;
             let gave_up = matches!(node.said, Said::Quarantined | Said::Refused);
             if !is_back && !untouched && !gave_up {
                 return broken("I1", format!("{id:?} counts as given back and is still away"));
             }
         }
+        Busy::Cordon if facts.gentle => {
+            return broken("I1", format!("pods of {id:?} have to go and could stay"));
+        }
         Busy::Idle
         | Busy::Permit
+        | Busy::Save
         | Busy::Cordon
         | Busy::Drain
         | Busy::OpenDrain
@@ -119,7 +128,8 @@ pub(crate) fn on_step(world: &World, state: &State, read: Word, id: Id) -> Resul
     if !last.is_permit() {
         return broken("I4", format!("{id:?} changes without a permit for this plan"));
     }
-    if world.has_room() && !state.nodes.at(id).cordon.is_on() {
+    // Whatever changes here needs the pods to be elsewhere.
+    if world.has_room() && host.pods {
         return broken("I4", format!("{id:?} changes before its pods are gone"));
     }
     Ok(())

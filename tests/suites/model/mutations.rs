@@ -15,6 +15,10 @@ pub(crate) enum Guard {
     EtcdWell,
     /// That look is forgotten when a control plane was begun.
     EtcdAnew,
+    /// An old look is none.
+    EtcdAge,
+    /// etcd's data is saved before its version rises.
+    EtcdSaved,
     /// Control planes go before workers.
     PlanesFirst,
     /// A permit is announced in the Lease first, which only its holder can.
@@ -27,18 +31,32 @@ pub(crate) enum Guard {
     OlderEvents,
     /// Only a cordon with a rollout's mark is lifted.
     CordonMark,
-    /// A node is back when its kubelet says so, in the version and the boot that its agent speaks of.
-    KubeletBack,
+    /// A node is back when its kubelet says so in the version that its agent speaks of.
+    KubeletVersion,
+    /// And in the boot.
+    KubeletBoot,
     /// `ready` counts only with `plan-observed`.
     AgentsWord,
     /// Done is what has the desired versions.
     Versions,
     /// The permit of a node whose agent gave up is withdrawn.
     QuarantineWithdrawn,
+    /// A node is cordoned before its pods are made to go.
+    CordonFirst,
+    /// Pods stay if what changes lets them.
+    Disruption,
+    /// The plan is written when pods are gone.
+    PodsGone,
+    /// A node whose agent works is away, also without a permit.
+    AgentsAtWork,
+    /// A node whose pods do not go is not given back while its agent works.
+    SkippedWaits,
     /// infrop does not begin a node that a person paused.
     InfropPause,
     /// A permit is for the plan that infrop writes when pods are gone, and for none before.
     PermittedPlan,
+    /// The agent begins nothing without a permit.
+    AgentPermit,
     /// The agent reads permit and plan again before each step.
     AgentReads,
     /// The agent changes nothing on a node that a person paused.
@@ -51,6 +69,10 @@ pub(crate) enum Guard {
     AgentOrder,
     /// The agent gives up after some attempts.
     AgentAttempts,
+    /// The agent remembers that it gave up.
+    AgentQuarantine,
+    /// The agent restarts a host for a plan once.
+    AgentReboots,
 }
 
 impl fmt::Display for Guard {

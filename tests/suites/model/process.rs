@@ -135,10 +135,10 @@ pub(super) fn sees(world: &mut World, mut state: State, who: Who, id: Id) -> Out
 pub(super) fn sees_older(world: &mut World, mut state: State, who: Who, id: Id) -> Outcome {
     let seen = state.process_mut(who).nodes.at_mut(id);
     let cordon = if seen.node.cordon == Cordon::Foreign { Cordon::Foreign } else { Cordon::None };
-    let Node { paused, up, kubelet, kubelet_boot, agent_boot, .. } = seen.node;
+    let Node { saved, paused, up, kubelet, kubelet_boot, agent_boot, .. } = seen.node;
     // As it was before its permit, by its agent's word as well.
     seen.node =
-        Node { ready: true, cordon, paused, up, kubelet, kubelet_boot, agent_boot, ..Node::default() };
+        Node { ready: true, cordon, saved, paused, up, kubelet, kubelet_boot, agent_boot, ..Node::default() };
     seen.fresh = false;
     decide(world, state, who)
 }
@@ -189,6 +189,9 @@ pub(super) fn arrives(world: &mut World, mut state: State, who: Who, id: Id) -> 
             return Ok(Ok(state));
         }
         Busy::Drain | Busy::OpenDrain => {
+            if busy == Busy::Drain && world.has_room() && state.nodes.at(id).cordon.is_on() {
+                state.hosts.at_mut(id).pods = false;
+            }
             let seen = state.process_mut(who).nodes.at_mut(id);
             (seen.busy, seen.emptied) = (Busy::Idle, busy == Busy::Drain);
             return decide(world, state, who);
@@ -228,6 +231,7 @@ fn write(world: &World, state: &mut State, who: Who, id: Id, busy: Busy) -> Resu
     match busy {
         Busy::Announced => host.given = true,
         Busy::Withdraw => host.given = false,
+        Busy::Uncordon => host.pods = true,
         _ => {}
     }
     if busy == Busy::Announced && world.facts.is_plane(id) {
@@ -246,6 +250,7 @@ fn write(world: &World, state: &mut State, who: Who, id: Id, busy: Busy) -> Resu
                 node.cordon = Cordon::None;
             }
         }
+        Busy::Save => node.saved = true,
         Busy::Cordon => node.cordon = Cordon::Rollout,
         Busy::Uncordon | Busy::Unmark => node.cordon = Cordon::None,
         Busy::Plan => (node.plan, node.armed) = (true, node.permit),

@@ -33,6 +33,8 @@ const QUIET: Scenario = Scenario {
     shape: Shape::Mixed,
     nuisances: NONE,
     broken: 0,
+    gentle: false,
+    stubborn: 0,
     cordoned: 0,
     paused: 0,
     drifted: 0,
@@ -67,6 +69,14 @@ const BY_HAND: Scenario = Scenario {
     ..QUIET
 };
 
+/// Nobody cordoned it: only what its agent says tells that it is away.
+const BY_HAND_WITHDRAWN: Scenario = Scenario {
+    name: "a_worker_by_hand_whose_permit_goes",
+    nuisances: Nuisances { withdrawals: 1, crashes: 1, ..NONE },
+    by_hand: 0b010,
+    ..QUIET
+};
+
 const DRIFTED: Scenario = Scenario {
     name: "hosts_changed_by_hand",
     nuisances: Nuisances { crashes: 1, held: 1, agent_crashes: 1, ..NONE },
@@ -91,6 +101,29 @@ const RESTART: Scenario = Scenario {
     name: "restarts",
     shape: Shape::Restart,
     nuisances: Nuisances { gone: 1, agent_crashes: 1, crashes: 1, ..NONE },
+    ..QUIET
+};
+
+const INEFFECTIVE: Scenario = Scenario {
+    name: "restarts_in_vain",
+    shape: Shape::Restart,
+    nuisances: Nuisances { agent_crashes: 1, crashes: 1, ..NONE },
+    stubborn: 0b010,
+    ..QUIET
+};
+
+/// A permit comes back while the agent is still in a step of the one before, and pods stay.
+const HELD: Scenario = Scenario {
+    name: "a_withdrawn_permit_and_pods_that_stay",
+    nuisances: Nuisances { withdrawals: 1, held: 1, ..NONE },
+    ..QUIET
+};
+
+/// No cordon tells that a node is away.
+const GENTLE: Scenario = Scenario {
+    name: "changes_that_need_no_drain",
+    nuisances: Nuisances { withdrawals: 1, crashes: 1, ..NONE },
+    gentle: true,
     ..QUIET
 };
 
@@ -124,10 +157,67 @@ const PLANES_TWO: Scenario = Scenario {
     ..QUIET
 };
 
+const PLANES_CRASHES: Scenario = Scenario {
+    name: "three_control_planes_crashes_and_failures",
+    shape: Shape::Planes,
+    nuisances: Nuisances { crashes: 1, agent_crashes: 1, failures: 1, ..NONE },
+    ..QUIET
+};
+
+const PLANES_PERSON: Scenario = Scenario {
+    name: "three_control_planes_and_a_person",
+    shape: Shape::Planes,
+    nuisances: Nuisances { withdrawals: 1, pauses: 1, crashes: 1, ..NONE },
+    ..QUIET
+};
+
+const PLANES_SILENCE: Scenario = Scenario {
+    name: "three_control_planes_and_silence",
+    shape: Shape::Planes,
+    nuisances: Nuisances { silences: 1, withdrawals: 1, agent_crashes: 1, ..NONE },
+    ..QUIET
+};
+
+const PLANES_BROKEN: Scenario = Scenario {
+    name: "three_control_planes_failing_software",
+    shape: Shape::Planes,
+    nuisances: Nuisances { crashes: 1, agent_crashes: 1, ..NONE },
+    broken: 0b010,
+    ..QUIET
+};
+
+const PLANES_RESTART: Scenario = Scenario {
+    name: "three_control_planes_restart",
+    shape: Shape::PlanesRestart,
+    nuisances: Nuisances { gone: 1, agent_crashes: 1, crashes: 1, ..NONE },
+    ..QUIET
+};
+
 /// All that hold.
 pub(crate) const ALL: &[Scenario] = &[
-    QUIET, CRASHES, TWO, PERSON, CORDONED, BY_HAND, DRIFTED, SILENCE, BROKEN, RESTART, PAUSED, RESUMED,
-    PLANES, PLANES_TWO,
+    QUIET,
+    CRASHES,
+    TWO,
+    PERSON,
+    CORDONED,
+    BY_HAND,
+    BY_HAND_WITHDRAWN,
+    DRIFTED,
+    SILENCE,
+    BROKEN,
+    RESTART,
+    INEFFECTIVE,
+    HELD,
+    GENTLE,
+    PAUSED,
+    RESUMED,
+    PLANES,
+    PLANES_TWO,
+    PLANES_CRASHES,
+    PLANES_PERSON,
+    PLANES_SILENCE,
+    PLANES_BROKEN,
+    PLANES_RESTART,
 ];
 
 /// Where the loss of each guard shows, and as what.
@@ -137,24 +227,35 @@ const GUARDS: &[(Guard, Scenario, &str)] = &[
     (Guard::PlanesOneByOne, PLANES, "I2"),
     (Guard::EtcdWell, PLANES, "I3"),
     (Guard::EtcdAnew, PLANES, "I3"),
+    (Guard::EtcdAge, PLANES, "I3"),
+    (Guard::EtcdSaved, QUIET, "I3"),
     (Guard::PlanesFirst, QUIET, "I6"),
     (Guard::Announced, RESUMED, "I1"),
     (Guard::Fenced, RESUMED, "I1"),
     (Guard::Precondition, PERSON, "I5"),
     (Guard::OlderEvents, PAUSED, "I1"),
     (Guard::CordonMark, CORDONED, "I5"),
-    (Guard::KubeletBack, RESTART, "I1"),
+    (Guard::KubeletVersion, QUIET, "I1"),
+    (Guard::KubeletBoot, RESTART, "I1"),
     (Guard::AgentsWord, QUIET, "I1"),
     (Guard::Versions, QUIET, "I8"),
     (Guard::QuarantineWithdrawn, BROKEN, "I8"),
+    (Guard::CordonFirst, QUIET, "I4"),
+    (Guard::PodsGone, QUIET, "I4"),
+    (Guard::Disruption, GENTLE, "I1"),
+    (Guard::AgentsAtWork, GENTLE, "I1"),
+    (Guard::SkippedWaits, HELD, "I1"),
     (Guard::InfropPause, PERSON, "I4"),
     (Guard::PermittedPlan, DRIFTED, "I4"),
+    (Guard::AgentPermit, DRIFTED, "I4"),
     (Guard::AgentReads, PERSON, "I4"),
     (Guard::AgentPause, PERSON, "I4"),
     (Guard::AgentRemembers, SILENCE, "I4"),
     (Guard::AgentSkew, BY_HAND, "I7"),
     (Guard::AgentOrder, QUIET, "I7"),
     (Guard::AgentAttempts, BROKEN, "I8"),
+    (Guard::AgentQuarantine, BROKEN, "I8"),
+    (Guard::AgentReboots, INEFFECTIVE, "I8"),
 ];
 
 /// Every invariant holds in every state of a scenario.

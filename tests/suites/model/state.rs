@@ -102,6 +102,8 @@ pub(crate) struct Node {
     /// Whether its plan is the target; there never is another one.
     pub(crate) plan: bool,
     pub(crate) cordon: Cordon,
+    /// Whether etcd's data was saved there before the new version.
+    pub(crate) saved: bool,
     pub(crate) paused: bool,
     /// By its agent: `ready`, `plan-observed`, the phase, and for each software whether it is in the desired version.
     pub(crate) ready: bool,
@@ -125,7 +127,7 @@ impl Node {
 impl Hash for Node {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let Self { permit, armed, plan, cordon, paused, ready, observed, said, .. } = *self;
-        let Self { current, agent_boot, up, kubelet, kubelet_boot, .. } = *self;
+        let Self { current, agent_boot, up, kubelet, kubelet_boot, saved, .. } = *self;
         state.write_u64(
             u64::from(permit)
                 | u64::from(plan) << 1
@@ -139,7 +141,8 @@ impl Hash for Node {
                 | (said as u64) << 16
                 | u64::from(current) << 24
                 | u64::from(agent_boot) << 32
-                | u64::from(kubelet_boot) << 40,
+                | u64::from(kubelet_boot) << 40
+                | u64::from(saved) << 48,
         );
     }
 }
@@ -183,6 +186,7 @@ pub(crate) struct Book {
 
 /// A host and its agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "facts that change one by one")]
 pub(crate) struct Host {
     pub(crate) life: Life,
     /// The software that was changed, by bits.
@@ -196,6 +200,8 @@ pub(crate) struct Host {
     /// For invariants only: the permit is infrop's; a person's cordon is on the node, whatever its mark says.
     pub(crate) given: bool,
     pub(crate) foreign: bool,
+    /// For invariants only: whether pods that have to go are there. They come whenever they may.
+    pub(crate) pods: bool,
 }
 
 /// What a Node says to its agent.
@@ -226,6 +232,8 @@ pub(crate) enum Busy {
     Permit,
     /// One that was announced.
     Announced,
+    /// etcd's data is being saved there.
+    Save,
     Cordon,
     Drain,
     /// One of a node that pods could come to meanwhile.

@@ -18,6 +18,10 @@ pub(crate) struct Scenario {
     pub(crate) nuisances: Nuisances,
     /// Nodes whose first step never succeeds, by bits.
     pub(crate) broken: u8,
+    /// Whether pods may stay while something changes.
+    pub(crate) gentle: bool,
+    /// Nodes that do not come to their versions however often they boot.
+    pub(crate) stubborn: u8,
     /// Nodes that a person cordoned before.
     pub(crate) cordoned: u8,
     /// Nodes that a person paused before.
@@ -43,7 +47,7 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(scenario: Scenario, guard: Option<Guard>) -> anyhow::Result<Self> {
-        let facts = Facts::new(scenario.shape)?;
+        let facts = Facts::new(&scenario)?;
         Ok(Self { scenario, guard, facts, decider: Decider::new(guard), agents: Agents::new(guard) })
     }
 
@@ -71,9 +75,11 @@ impl World {
 
     /// Whether pods always have another node to go to, so that each node is emptied first.
     pub(crate) fn has_room(&self) -> bool {
-        let Scenario { nuisances, cordoned, by_hand, .. } = self.scenario;
+        let Scenario { shape, nuisances, cordoned, by_hand, gentle, .. } = self.scenario;
         let Nuisances { cordons, uncordons, deaths, gone, .. } = nuisances;
-        cordoned | by_hand | cordons | uncordons | deaths | gone == 0
+        // A control plane that has nothing to do stays.
+        let gone = if shape == Shape::Restart { 0 } else { gone };
+        !gentle && cordoned | by_hand | cordons | uncordons | deaths | gone == 0
     }
 
     /// Whether what an agent last heard has to be remembered.
