@@ -257,7 +257,7 @@ impl<'a> Run<'a> {
                 }
                 self.shown.insert(name.clone(), node.reason);
             }
-            reasons.insert(name.clone(), node.to_string());
+            reasons.insert(name.clone(), self.report.line(name, node, self.snapshot.now));
         }
         self.rollout.progress.waiting(&reasons);
     }
