@@ -87,6 +87,14 @@ const BROKEN: Scenario = Scenario {
     ..QUIET
 };
 
+/// A person lifts infrop's cordon, and cordons again.
+const LIFTED: Scenario = Scenario {
+    name: "a_cordon_that_a_person_lifts",
+    nuisances: Nuisances { uncordons: 1, cordons: 1, ..NONE },
+    broken: 0b010,
+    ..QUIET
+};
+
 const RESTART: Scenario = Scenario {
     name: "restarts",
     shape: Shape::Restart,
@@ -126,8 +134,8 @@ const PLANES_TWO: Scenario = Scenario {
 
 /// All that hold.
 pub(crate) const ALL: &[Scenario] = &[
-    QUIET, CRASHES, TWO, PERSON, CORDONED, BY_HAND, DRIFTED, SILENCE, BROKEN, RESTART, PAUSED, RESUMED,
-    PLANES, PLANES_TWO,
+    QUIET, CRASHES, TWO, PERSON, CORDONED, BY_HAND, DRIFTED, SILENCE, BROKEN, LIFTED, RESTART, PAUSED,
+    RESUMED, PLANES, PLANES_TWO,
 ];
 
 /// Where the loss of each guard shows, and as what.
