@@ -1,7 +1,7 @@
 //! Doing one thing. Each can be done again after a crash at any point of it. Every write on a Node must find it as the
 //! decision saw it: what someone else wrote meanwhile is a reason to decide anew.
 
-use std::time::Duration;
+use std::{cell::RefCell, time::Duration};
 
 use common::annotations::{CHANGES_ALLOWED, HISTORY, PERMITTED_PLAN};
 use jiff::Timestamp;
@@ -12,6 +12,7 @@ use kube::{
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use super::{
     assess::{MARK, Verb},
@@ -38,6 +39,9 @@ const MANAGER: &str = "infrop";
 
 /// Another text each time, so that the write is one.
 const FENCE: &str = "infrop.caos.ch/fence";
+
+/// For the last Events: nobody waits for long to tell what there is.
+const TELL_LIMIT: Duration = Duration::from_secs(5);
 
 /// How pods are made to go.
 #[derive(Debug, Clone)]
@@ -76,6 +80,8 @@ pub(super) struct Means<'a> {
     pub(super) drain: Drain,
     pub(super) reporter: Reporter,
     pub(super) metrics: Option<&'a MetricsFile>,
+    /// Events on their way.
+    pub(super) told: RefCell<JoinSet<()>>,
 }
 
 impl Means<'_> {
@@ -93,11 +99,22 @@ impl Means<'_> {
         // One of its own: a recorder remembers all of its Events for minutes, and looks through them for each new one.
         let recorder = Recorder::new(self.client.clone(), self.reporter.clone());
         let node = node.reference();
-        tokio::spawn(async move {
+        let mut told = self.told.borrow_mut();
+        while told.try_join_next().is_some() {}
+        told.spawn(async move {
             if let Err(error) = recorder.publish(&event, &node).await {
                 tracing::debug!("an Event of a Node is lost: {error}");
             }
         });
+    }
+
+    /// Waits for the last Events: what ended the rollout is among them.
+    pub(super) async fn tell_all(&self) {
+        let mut told = self.told.take();
+        let all = async { while told.join_next().await.is_some() {} };
+        if tokio::time::timeout(TELL_LIMIT, all).await.is_err() {
+            tracing::debug!("the last Events of Nodes are lost: the API does not take them");
+        }
     }
 
     /// Does it. `member` is the node as the decision saw it.

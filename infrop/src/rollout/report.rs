@@ -3,13 +3,16 @@
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 use common::metadata::NodeName;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
 use super::{
     assess::{Assessment, Stage, Verb},
     decide::{Action, Decision},
 };
+
+/// Who waits so long is shown again, with the time since when; before that the line itself says it.
+const LONG: SignedDuration = SignedDuration::from_mins(1);
 
 /// What a rollout did.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -119,6 +122,15 @@ impl Report {
         }
     }
 
+    /// What is shown of a node that waits: after a while also since when.
+    pub(super) fn line(&self, name: &NodeName, node: &Assessment, now: Timestamp) -> String {
+        let since = self.waiting.get(name).map(|waiting| waiting.since);
+        match since.filter(|since| now.duration_since(*since) >= LONG) {
+            Some(since) => format!("{node} (since {since:.0})"),
+            None => node.to_string(),
+        }
+    }
+
     /// A node is no more: nobody waits for it.
     pub(super) fn forget(&mut self, name: &NodeName) {
         self.waiting.remove(name);
@@ -213,7 +225,6 @@ impl fmt::Display for NodeReport {
 #[cfg(test)]
 mod tests {
     use common::annotations::PAUSED;
-    use jiff::SignedDuration;
 
     use super::*;
     use crate::rollout::{
@@ -265,6 +276,12 @@ mod tests {
             assert_eq!(waits(&report, "w-2"), Some((reason, now)));
             world.now += SignedDuration::from_secs(1);
         }
+        let (name, decision) = ("w-2".parse().unwrap(), decide(&world));
+        let since = report.waiting[&name].since;
+        let line = |now| report.line(&name, &decision.nodes[&name], now);
+        assert_eq!(line(since + SignedDuration::from_secs(59)), decision.nodes[&name].to_string());
+        let long = line(since + SignedDuration::from_secs(60));
+        assert_eq!(long, format!("{} (since {since:.0})", decision.nodes[&name]));
         let shown = report.to_string();
         assert!(shown.contains("\nw-3: CapacityUsed since 2026-11-16T12:00:00Z"), "{shown}");
         assert!(shown.starts_with("w-1: not through (") && shown.contains("; "), "{shown}");

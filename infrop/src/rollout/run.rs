@@ -1,6 +1,7 @@
 //! The loop: Nodes are watched, whatever can be done is done at once, and each end is a reason to decide anew.
 
 use std::{
+    cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
@@ -140,6 +141,7 @@ impl Rollout<'_> {
             drain: self.drain.clone(),
             reporter: Reporter::from("infrop"),
             metrics: self.metrics,
+            told: RefCell::default(),
         };
         let snapshot = Snapshot {
             claims: stale,
@@ -157,6 +159,7 @@ impl Rollout<'_> {
             report: Report::default(),
         };
         let outcome = run.until_the_end().await;
+        means.tell_all().await;
         if let Some(metrics) = self.metrics {
             metrics.end_rollout();
         }
@@ -254,7 +257,7 @@ impl<'a> Run<'a> {
                 }
                 self.shown.insert(name.clone(), node.reason);
             }
-            reasons.insert(name.clone(), node.to_string());
+            reasons.insert(name.clone(), self.report.line(name, node, self.snapshot.now));
         }
         self.rollout.progress.waiting(&reasons);
     }

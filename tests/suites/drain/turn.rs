@@ -24,7 +24,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, Client, ResourceExt,
-    api::{Patch, PatchParams, PostParams},
+    api::{ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
 use tests::api_server::ApiServer;
@@ -117,6 +117,13 @@ async fn play_agent(admin: &Client, name: &str, target: &Plan) -> anyhow::Result
     }
 }
 
+/// The Events of a Node.
+async fn told(admin: &Client, name: &str) -> anyhow::Result<Vec<String>> {
+    let of_node = ListParams::default().fields(&format!("involvedObject.name={name}"));
+    let events = Api::<k8s_openapi::api::core::v1::Event>::all(admin.clone()).list(&of_node).await?;
+    Ok(events.into_iter().filter_map(|event| event.reason).collect())
+}
+
 fn policy(seen: &std::path::Path) -> anyhow::Result<Policy> {
     // Not well at first: then it is run again.
     let script = format!("test -e {0} || {{ touch {0}; echo not yet; exit 1; }}", seen.display());
@@ -182,6 +189,11 @@ pub(crate) async fn checked_measured_and_remembered() -> anyhow::Result<()> {
     let (outcome, _) = ended?;
     let Outcome::Ended(decision) = outcome else { bail!("{outcome:?}") };
     ensure!(decision.nodes.values().all(|node| node.stage == Stage::Done), "{decision:?}");
+
+    // Also what was done last.
+    let told = told(&admin, "w-3").await?;
+    ensure!(told.iter().filter(|reason| *reason == "RolloutEnded").count() == 1, "{told:?}");
+    ensure!(!told.contains(&"RolloutFailed".to_owned()), "{told:?}");
 
     // While its agent worked it was away from load balancers.
     let (worked, waited) = worked?;

@@ -287,12 +287,14 @@ fn why_no_end(facts: &Facts, state: &State, decision: &Decision) -> Option<Strin
         let assessment = decision.nodes.get(facts.names.at(id))?;
         // A node that is away without infrop's doing is a reason that others wait.
         root |= node.cordon == Cordon::Foreign || !node.up;
+        if node.cordon == Cordon::Lifted {
+            return Some(format!(
+                "{id:?} has a mark without a cordon: the next one, a person's, would look like ours"
+            ));
+        }
         match (assessment.stage, assessment.reason) {
             (assess::Stage::Done, _) => {
-                if node.current != facts.whole(id)
-                    || node.permit
-                    || matches!(node.cordon, Cordon::Rollout | Cordon::Lifted)
-                {
+                if node.current != facts.whole(id) || node.permit || node.cordon == Cordon::Rollout {
                     return Some(format!("{id:?} counts as done and is not"));
                 }
             }

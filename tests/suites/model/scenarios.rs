@@ -97,6 +97,14 @@ const BROKEN: Scenario = Scenario {
     ..QUIET
 };
 
+/// A person lifts infrop's cordon, and cordons again.
+const LIFTED: Scenario = Scenario {
+    name: "a_cordon_that_a_person_lifts",
+    nuisances: Nuisances { uncordons: 1, cordons: 1, ..NONE },
+    broken: 0b010,
+    ..QUIET
+};
+
 const RESTART: Scenario = Scenario {
     name: "restarts",
     shape: Shape::Restart,
@@ -205,6 +213,7 @@ pub(crate) const ALL: &[Scenario] = &[
     DRIFTED,
     SILENCE,
     BROKEN,
+    LIFTED,
     RESTART,
     INEFFECTIVE,
     HELD,
