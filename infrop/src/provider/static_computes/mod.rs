@@ -1,6 +1,8 @@
 //! Hosts that are there. The mark of who uses them stands on the hosts themselves; one that does not answer is
 //! unknown, never free.
 
+mod bundle;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
@@ -11,11 +13,12 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use common::{
-    KubernetesVersion,
-    metadata::{Configuration, KernelModule, NodeName, Swap},
+use common::metadata::{Configuration, KernelModule, NodeName, Swap};
+use futures::{
+    StreamExt,
+    future::{LocalBoxFuture, join_all},
+    stream,
 };
-use futures::future::{LocalBoxFuture, join_all};
 use images::kubernetes::Manifest;
 
 use super::{
@@ -34,6 +37,9 @@ use crate::{
 
 /// To write or remove a file.
 const SHORT: Duration = Duration::from_secs(30);
+
+/// How many hosts are asked at once for what one of them has to tell: each is a process of ssh here.
+const AT_ONCE: usize = 32;
 
 /// To purge a package and to wait for a service's last step.
 const RELEASE_LIMIT: Duration = Duration::from_mins(5);
@@ -182,34 +188,27 @@ impl StaticComputes {
         Ok(())
     }
 
-    /// The manifest of the bundle that hosts have, read from the first that answers.
+    /// The manifest of the bundle that hosts have, as the first that can tell it.
     async fn bundle(&self, software: &Software) -> anyhow::Result<Option<(Manifest, PathBuf)>> {
-        let Some(directory) = bundle_directory(software.bundle.as_ref(), &software.kubernetes) else {
+        let Some(directory) = bundle::directory(software.bundle.as_ref(), &software.kubernetes) else {
             return Ok(None);
         };
-        let file = directory.join("bundle.json");
-        for (_, host) in self.hosts() {
-            let Ok(remote) = self.remote(host).await else { continue };
-            let text = remote.run("show its bundle", SHORT, &format!("cat '{}'", file.display())).await?;
-            let manifest: Manifest = serde_json::from_str(&text)
-                .with_context(|| format!("{}: {} is damaged", host.name, file.display()))?;
-            return Ok(Some((manifest, directory)));
-        }
-        // No host answers: each will say so by itself.
-        Ok(None)
+        let file = &directory.join("bundle.json");
+        let looks = self.hosts().map(|(_, host)| async move {
+            let answer = match self.remote(host).await {
+                Ok(remote) => bundle::ask(&remote, self.owner.as_str(), file).await,
+                Err(_) => bundle::Answer::Silent,
+            };
+            (host.name.clone(), answer)
+        });
+        let looks = stream::iter(looks.collect::<Vec<_>>()).buffer_unordered(AT_ONCE);
+        Ok(bundle::first_told(looks).await?.map(|manifest| (manifest, directory)))
     }
 
     fn error(&self, what: String) -> impl FnOnce(anyhow::Error) -> Error {
         let provider = self.provider.clone();
         move |source| Error { provider, what, source }
     }
-}
-
-fn bundle_directory(
-    template: Option<&common::metadata::Template>,
-    version: &KubernetesVersion,
-) -> Option<PathBuf> {
-    template.and_then(|template| template.render(Some(version))).map(PathBuf::from)
 }
 
 /// The document's host keys as ssh reads them.
