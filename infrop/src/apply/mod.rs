@@ -9,6 +9,8 @@ mod progress;
 mod rollout;
 mod run;
 mod snapshot;
+#[cfg(test)]
+pub(crate) mod testing;
 mod write;
 
 pub use self::{

@@ -20,13 +20,13 @@ use crate::{
 
 /// Everything there is, and the way to the API if there is one.
 pub async fn observe(context: &Context, parallel: usize) -> anyhow::Result<(Snapshot, Option<Access>)> {
-    Ok(observe_in(context, &pools(context).await?, parallel).await)
+    Ok(observe_in(context, &pools(context, parallel).await?, parallel).await)
 }
 
-/// What providers have, also in pools that nothing is asked of.
-pub async fn pools(context: &Context) -> anyhow::Result<Vec<Pool>> {
+/// What providers have, also in pools that nothing is asked of. Of each provider, up to `parallel` hosts are asked at once.
+pub async fn pools(context: &Context, parallel: usize) -> anyhow::Result<Vec<Pool>> {
     let mut pools = Vec::new();
-    for seen in join_all(context.providers.values().map(|provider| provider.observe())).await {
+    for seen in join_all(context.providers.values().map(|provider| provider.observe(parallel))).await {
         pools.extend(seen?);
     }
     Ok(pools)

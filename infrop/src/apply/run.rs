@@ -116,7 +116,7 @@ pub async fn run(
     progress: &dyn Progress,
     stop: Stop,
 ) -> anyhow::Result<End> {
-    let mut run = Run::observe(context, options, progress, stop.clone()).await?;
+    let run = Run::observe(context, options, progress, stop).await?;
     let decision = decide(&run.snapshot);
     if decision.actions.is_empty() && !rollout::is_due(&context.infrastructure, &run.snapshot) {
         let outcome = run.finish(&decision, run.behind());
@@ -126,35 +126,9 @@ pub async fn run(
         return Ok(End { outcome, report: None, snapshot: run.snapshot });
     }
     let mut writer = Writer::enter(context, options.take_over, progress, run.access.as_ref()).await?;
-    let deadline = tokio::time::Instant::now() + options.timeout;
-    let mut report = None;
-    loop {
-        // What was seen before may have been changed by the writer before us, or by the rollout.
-        run.observe_anew().await?;
-        let outcome = run.scale(&mut writer, deadline).await?;
-        let due = rollout::is_due(&context.infrastructure, &run.snapshot);
-        if !due || matches!(outcome, Outcome::TimedOut { .. } | Outcome::Stopped) {
-            writer.leave().await;
-            return Ok(End { outcome, report, snapshot: run.snapshot });
-        }
-        let (rolled, done) = run.roll_out(&mut writer, deadline).await?;
-        run.changes += done.actions;
-        report = Some(done);
-        let left = match rolled {
-            // Hosts may have waited for it.
-            Rolled::Through => continue,
-            Rolled::Left(reasons) => reasons,
-            Rolled::Cut(outcome) => {
-                writer.leave().await;
-                return Ok(End { outcome, report, snapshot: run.snapshot });
-            }
-        };
-        // Not again in this run: what was tried and given up stands only in its reasons.
-        run.observe_anew().await?;
-        let outcome = run.finish(&decide(&run.snapshot), left);
-        writer.leave().await;
-        return Ok(End { outcome, report, snapshot: run.snapshot });
-    }
+    let ended = run.work(&mut writer).await;
+    writer.leave().await;
+    ended
 }
 
 /// How a rollout ended.
@@ -187,6 +161,35 @@ impl<'a> Run<'a> {
         self.snapshot = snapshot;
         self.access = access;
         Ok(())
+    }
+
+    /// Does all there is to do, as the writer.
+    async fn work(mut self, writer: &mut Writer<'a>) -> anyhow::Result<End> {
+        let deadline = tokio::time::Instant::now() + self.options.timeout;
+        let mut report = None;
+        loop {
+            // What was seen before may have been changed by the writer before us, or by the rollout. A host that hangs
+            // may keep us for longer than others wait.
+            writer.keep_during(self.observe_anew()).await?;
+            let outcome = self.scale(writer, deadline).await?;
+            let due = rollout::is_due(&self.context.infrastructure, &self.snapshot);
+            if !due || matches!(outcome, Outcome::TimedOut { .. } | Outcome::Stopped) {
+                return Ok(End { outcome, report, snapshot: self.snapshot });
+            }
+            let (rolled, done) = self.roll_out(writer, deadline).await?;
+            self.changes += done.actions;
+            report = Some(done);
+            let left = match rolled {
+                // Hosts may have waited for it.
+                Rolled::Through => continue,
+                Rolled::Left(reasons) => reasons,
+                Rolled::Cut(outcome) => return Ok(End { outcome, report, snapshot: self.snapshot }),
+            };
+            // Not again in this run: what was tried and given up stands only in its reasons.
+            writer.keep_during(self.observe_anew()).await?;
+            let outcome = self.finish(&decide(&self.snapshot), left);
+            return Ok(End { outcome, report, snapshot: self.snapshot });
+        }
     }
 
     /// Brings hosts, nodes and objects to what is wanted.
@@ -450,3 +453,6 @@ fn is_exclusive(snapshot: &Snapshot, action: &Action) -> bool {
 fn ran_kubeadm(action: &Action) -> bool {
     matches!(action, Action::Init(_) | Action::Join(..) | Action::AwaitKubeadm(_))
 }
+
+#[cfg(test)]
+mod tests;

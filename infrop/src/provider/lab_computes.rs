@@ -165,7 +165,7 @@ fn is_of(pool: &PoolName, host: &str) -> bool {
 }
 
 impl Provider for LabComputes {
-    fn observe(&self) -> LocalBoxFuture<'_, Result<Vec<Pool>, Error>> {
+    fn observe(&self, _at_once: usize) -> LocalBoxFuture<'_, Result<Vec<Pool>, Error>> {
         Box::pin(async {
             let computes = self.look().await.map_err(self.error("look at the lab"))?;
             let pool = |name: &PoolName| Pool {

@@ -2,6 +2,8 @@
 //! unknown, never free.
 
 mod bundle;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,11 +16,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use common::metadata::{Configuration, KernelModule, NodeName, Swap};
-use futures::{
-    StreamExt,
-    future::{LocalBoxFuture, join_all},
-    stream,
-};
+use futures::{StreamExt, future::LocalBoxFuture, stream};
 use images::kubernetes::Manifest;
 
 use super::{
@@ -32,7 +30,7 @@ use crate::{
     },
     cluster::Route,
     desired::{InfrastructureName, PoolName, ProviderName, Software, Ssh, StaticHost, StaticProvider},
-    writer::{HostRecord, Record},
+    writer::{self, HostRecord, Record},
 };
 
 /// To write or remove a file.
@@ -147,6 +145,23 @@ impl StaticComputes {
         }
     }
 
+    /// Those of some hosts that nobody else has; why there is none, if there is none.
+    async fn free_or_ours<'a>(&self, hosts: &[&'a StaticHost]) -> anyhow::Result<Vec<&'a StaticHost>> {
+        let looks = hosts.iter().map(|host| async { (*host, self.standing(host).await) });
+        let (mut found, mut reasons) = (Vec::new(), Vec::new());
+        for (host, standing) in some_at_once(AT_ONCE, looks).await {
+            match standing {
+                Standing::Ours | Standing::Free => found.push(host),
+                Standing::Foreign(owner) => reasons.push(format!("{} belongs to {owner}", host.name)),
+                Standing::Unknown(why) => reasons.push(why),
+            }
+        }
+        if found.is_empty() {
+            bail!(reasons.join("; "));
+        }
+        Ok(found)
+    }
+
     fn compute(pool: &PoolName, host: &StaticHost, ownership: Ownership) -> Compute {
         // Nothing tells whether a host that does not answer is switched on.
         let power = if ownership == Ownership::Ours { Power::On } else { Power::Unknown };
@@ -180,10 +195,13 @@ impl StaticComputes {
             Err(error) if error.is_away() => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        let script = "export DEBIAN_FRONTEND=noninteractive\n\
-                      if dpkg-query --show node-agent >/dev/null 2>&1; then dpkg --purge node-agent >&2; fi\n\
-                      rm -rf /etc/node-agent /var/lib/node-agent /var/lib/infrop";
-        remote.run("give up what infrop put there", RELEASE_LIMIT, script).await?;
+        let script = format!(
+            "export DEBIAN_FRONTEND=noninteractive\n\
+             if dpkg-query --show node-agent >/dev/null 2>&1; then dpkg --purge node-agent >&2; fi\n\
+             rm -rf /etc/node-agent /var/lib/node-agent\n{}",
+            writer::clearing()
+        );
+        remote.run("give up what infrop put there", RELEASE_LIMIT, &script).await?;
         self.connections.forget(name);
         Ok(())
     }
@@ -209,6 +227,11 @@ impl StaticComputes {
         let provider = self.provider.clone();
         move |source| Error { provider, what, source }
     }
+}
+
+/// What all of them say, in their order, with so many asked at once.
+async fn some_at_once<T>(at_once: usize, looks: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {
+    stream::iter(looks.collect::<Vec<_>>()).buffered(at_once.max(1)).collect().await
 }
 
 /// The document's host keys as ssh reads them.
@@ -260,13 +283,13 @@ fn defaults_of(bundle: Option<&(Manifest, PathBuf)>, software: &Software) -> any
 }
 
 impl Provider for StaticComputes {
-    fn observe(&self) -> LocalBoxFuture<'_, Result<Vec<Pool>, Error>> {
+    fn observe(&self, at_once: usize) -> LocalBoxFuture<'_, Result<Vec<Pool>, Error>> {
         Box::pin(async move {
             let looks =
                 self.hosts().map(|(pool, host)| async move { (pool, host, self.standing(host).await) });
             let mut pools: BTreeMap<&PoolName, (Vec<Compute>, Vec<NodeName>)> =
                 self.pools.keys().map(|pool| (pool, (Vec::new(), Vec::new()))).collect();
-            for (pool, host, standing) in join_all(looks).await {
+            for (pool, host, standing) in some_at_once(at_once, looks).await {
                 let (computes, spares) = pools.entry(pool).or_default();
                 let ownership = match standing {
                     Standing::Free => {
@@ -332,14 +355,18 @@ impl Provider for StaticComputes {
 
     fn records<'a>(&'a self, pool: &'a PoolName) -> LocalBoxFuture<'a, Result<Vec<Box<dyn Record>>, Error>> {
         Box::pin(async move {
-            // On every control plane that answers: two that work at once meet on at least one of them.
-            let mut records: Vec<Box<dyn Record>> = Vec::new();
-            for host in self.pools.get(pool).into_iter().flatten() {
-                if let Ok(remote) = self.remote(host).await {
-                    records.push(Box::new(HostRecord::new(remote)));
-                }
-            }
-            Ok(records)
+            // On every control plane that answers: two that work at once meet on at least one of them. Without any, one
+            // on another host would be of no use: a control plane that is back next moment would know nothing of it.
+            let hosts: Vec<&StaticHost> = self.pools.get(pool).into_iter().flatten().collect();
+            let records = self.free_or_ours(&hosts).await.map_err(|why| {
+                self.error("find a control plane host to write down who is at work".to_owned())(why)
+            })?;
+            let record = |host: &StaticHost| {
+                let (connections, access) = (Arc::clone(&self.connections), self.reach(host));
+                Box::new(HostRecord::new(&self.owner, host.name.clone(), access, connections))
+                    as Box<dyn Record>
+            };
+            Ok(records.into_iter().map(record).collect())
         })
     }
 
