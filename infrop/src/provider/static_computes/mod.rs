@@ -39,6 +39,19 @@ const SHORT: Duration = Duration::from_secs(30);
 /// How many hosts are asked at once for what one of them has to tell: each is a process of ssh here.
 const AT_ONCE: usize = 32;
 
+/// What ssh is told before it reads the settings of this computer, of which the first one counts: how hosts are reached
+/// is theirs to say (a jump host, an agent), whom to trust is the document's alone. Also, ssh is not to learn other keys
+/// from a host it trusts: the file of known hosts is a person's.
+const TRUST: &str = "\
+GlobalKnownHostsFile /dev/null
+KnownHostsCommand none
+NoHostAuthenticationForLocalhost no
+UpdateHostKeys no
+VerifyHostKeyDNS no
+Include ~/.ssh/config
+Include /etc/ssh/ssh_config
+";
+
 /// To purge a package and to wait for a service's last step.
 const RELEASE_LIMIT: Duration = Duration::from_mins(5);
 
@@ -66,6 +79,8 @@ pub struct StaticComputes {
     reach: Reach,
     /// Host keys of the document, in the form of ssh.
     pinned: PathBuf,
+    /// What else ssh is told.
+    trust: PathBuf,
     connections: Arc<Connections>,
     defaults: HostDefaults,
 }
@@ -91,8 +106,10 @@ impl StaticComputes {
         let pools = wanted.pools.clone();
         let pinned = reach.directory.path().join(format!("{provider}.known_hosts"));
         std::fs::write(&pinned, known_hosts(&pools, &reach.ssh)).context("cannot write host keys for ssh")?;
+        let trust = reach.directory.path().join("ssh_config");
+        std::fs::write(&trust, TRUST).context("cannot write settings for ssh")?;
         let defaults = HostDefaults::default();
-        let mut computes = Self { provider, owner, pools, reach, pinned, connections, defaults };
+        let mut computes = Self { provider, owner, pools, reach, pinned, trust, connections, defaults };
         let bundle = computes.bundle(software).await?;
         computes.defaults = defaults_of(bundle.as_ref(), software)?;
         Ok(computes)
@@ -108,17 +125,17 @@ impl StaticComputes {
 
     fn reach(&self, host: &StaticHost) -> Access {
         let Reach { ssh, key, known_hosts, record, directory: _ } = &self.reach;
-        // ssh takes several files in one option; it writes into the first.
-        let files: Vec<String> =
-            known_hosts.iter().chain([&self.pinned]).map(|file| format!("\"{}\"", file.display())).collect();
+        // A host whose keys stand in the document has no others, whatever a file says.
+        let pinned = !host.host_keys.is_empty();
+        let file = known_hosts.as_ref().filter(|_| !pinned).unwrap_or(&self.pinned);
         Access {
             destination: host.address.to_string(),
-            config: None,
+            config: Some(self.trust.clone()),
             user: Some(ssh.user.clone()),
             port: Some(host.port.unwrap_or(ssh.port)),
             key: key.clone(),
-            known_hosts: Some(files.join(" ").into()),
-            record: *record && known_hosts.is_some() && host.host_keys.is_empty(),
+            known_hosts: Some(format!("\"{}\"", file.display()).into()),
+            record: *record && known_hosts.is_some() && !pinned,
         }
     }
 
