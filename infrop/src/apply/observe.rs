@@ -131,6 +131,12 @@ pub async fn look(context: &Context, groups: &[Group], host: &Host) -> anyhow::R
     }
 }
 
+/// What the console of a host tells that does not answer, where its provider can see it.
+pub async fn console(context: &Context, snapshot: &Snapshot, host: &Host) -> Option<String> {
+    let provider = context.provider(&snapshot.group(host).ok()?.provider).ok()?;
+    provider.console(&host.compute).await
+}
+
 /// The connection to a host.
 pub async fn connect(
     context: &Context,

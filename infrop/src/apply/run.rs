@@ -15,7 +15,7 @@ use super::{
     act::{Found, Nodes, Task},
     context::Context,
     decide::{Action, Decision, decide},
-    observe::{look_at_cluster, observe, take_compute, take_end, take_report},
+    observe::{console, look_at_cluster, observe, take_compute, take_end, take_report},
     progress::{Event, Progress, Stage},
     rollout::{self, Targets},
     snapshot::{Cluster, Removals, Role, Snapshot},
@@ -339,9 +339,20 @@ impl<'a> Run<'a> {
                 self.learn(&action, found).await
             }
             Err(error) => {
+                let error = self.with_console(&action, error).await;
                 self.fail(&action, &error);
                 Ok(())
             }
+        }
+    }
+
+    /// A host that does not answer says why only on its console.
+    async fn with_console(&self, action: &Action, error: anyhow::Error) -> anyhow::Error {
+        let Action::Connect(name) = action else { return error };
+        let Some(host) = self.snapshot.hosts.get(name) else { return error };
+        match console(self.context, &self.snapshot, host).await {
+            Some(console) => anyhow!("{error:#}; {console}"),
+            None => error,
         }
     }
 

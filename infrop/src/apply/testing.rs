@@ -138,6 +138,10 @@ impl Provider for Fake {
         Box::pin(async { Ok(()) })
     }
 
+    fn console<'a>(&'a self, _compute: &'a Compute) -> LocalBoxFuture<'a, Option<String>> {
+        Box::pin(async { Some("its console ends with: no disk".to_owned()) })
+    }
+
     fn access(&self, _compute: &Compute) -> Result<Access, Error> {
         Self::cannot("reach")
     }

@@ -244,6 +244,15 @@ impl Provider for LabComputes {
         })
     }
 
+    fn console<'a>(&'a self, compute: &'a Compute) -> LocalBoxFuture<'a, Option<String>> {
+        Box::pin(async {
+            let lab = Lab::open(&self.means.store, &self.lab).ok()?;
+            let file = lab.console(&compute.name.as_str().parse().ok()?);
+            let end = lab::last_words(&file)?;
+            Some(format!("its console ({}) ends with: {end}", file.display()))
+        })
+    }
+
     fn access(&self, compute: &Compute) -> Result<Access, Error> {
         let lab = Lab::open(&self.means.store, &self.lab).map_err(anyhow::Error::from);
         let lab = lab.map_err(self.error(format!("reach {}", compute.name)))?;

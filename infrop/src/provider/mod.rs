@@ -154,6 +154,12 @@ pub trait Provider: fmt::Debug {
     /// Gives back what the provider kept for the infrastructure beside computes, when it has none left.
     fn release(&self) -> LocalBoxFuture<'_, Result<(), Error>>;
 
+    /// The end of what a compute's console showed and where all of it is, in one line; none where there is no console
+    /// that could be read. For a host that does not answer, and so cannot be asked itself.
+    fn console<'a>(&'a self, _compute: &'a Compute) -> LocalBoxFuture<'a, Option<String>> {
+        Box::pin(async { None })
+    }
+
     /// How a compute is reached.
     fn access(&self, compute: &Compute) -> Result<Access, Error>;
 

@@ -5,6 +5,7 @@ mod report;
 mod tests;
 
 use clap::Args;
+use common::metadata::NodeName;
 use jiff::{SignedDuration, Timestamp};
 
 use self::report::{ClusterReport, Report, Row, report};
@@ -14,7 +15,7 @@ use super::{
     output::{Output, print_json, say, table},
 };
 use crate::{
-    apply::{self, Agreed, Context, Removals},
+    apply::{self, Agreed, Context, Removals, Snapshot},
     writer::{Entry, LeaseRecord, Record},
 };
 
@@ -75,6 +76,9 @@ async fn look(context: &Context) -> anyhow::Result<Report> {
     for (name, why) in apply::rollout_reasons(&context.infrastructure, &snapshot) {
         decision.waiting.entry(name).or_insert(why);
     }
+    for (name, why) in silent(context, &snapshot).await {
+        decision.waiting.entry(name).or_insert(why);
+    }
     let first = apply::sorted(&snapshot)
         .into_iter()
         .filter_map(|name| snapshot.hosts.get(name))
@@ -87,6 +91,19 @@ async fn look(context: &Context) -> anyhow::Result<Report> {
     let writer = writer.filter(|entry| !entry.holder.is_empty());
     let name = context.infrastructure.metadata.name.to_string();
     Ok(report(name, endpoint, &snapshot, &decision, writer))
+}
+
+/// Why hosts do not answer that have power, and what their consoles tell of it.
+async fn silent(context: &Context, snapshot: &Snapshot) -> Vec<(NodeName, String)> {
+    let mut reasons = Vec::new();
+    for (name, host) in &snapshot.hosts {
+        if let Some(Err(why)) = &host.report
+            && let Some(console) = apply::console(context, snapshot, host).await
+        {
+            reasons.push((name.clone(), format!("{why}; {console}")));
+        }
+    }
+    reasons
 }
 
 /// The cluster in one line.
