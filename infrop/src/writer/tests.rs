@@ -169,9 +169,13 @@ async fn hosts_that_restart_do_not_end_the_work() {
         let directory = tempfile::tempdir().unwrap();
         let (mut held, switches) = on_hosts(&directory, count).await;
         let restarts = async {
-            switches.iter().take(away).for_each(|switch| switch.set(true));
+            for switch in switches.iter().take(away) {
+                switch.set(true);
+            }
             sleep(PATIENCE / 2).await;
-            switches.iter().for_each(|switch| switch.set(false));
+            for switch in &switches {
+                switch.set(false);
+            }
             sleep(RENEWAL * 2).await;
         };
         tokio::select! {
@@ -188,7 +192,9 @@ async fn work_ends_when_most_records_are_out_of_reach_for_too_long() {
     for (count, away, ends) in [(1, 1, true), (2, 1, false), (2, 2, true), (3, 1, false), (3, 2, true)] {
         let directory = tempfile::tempdir().unwrap();
         let (mut held, switches) = on_hosts(&directory, count).await;
-        switches.iter().take(away).for_each(|switch| switch.set(true));
+        for switch in switches.iter().take(away) {
+            switch.set(true);
+        }
         let started = Instant::now();
         match timeout(PATIENCE * 3, keep(&mut held)).await {
             Ok(lost) => {
