@@ -66,7 +66,7 @@ struct Answer {
 
 pub(super) async fn run(arguments: DestroyArguments, shared: &Shared) -> anyhow::Result<u8> {
     let DestroyArguments { document, yes, take_over, output } = arguments;
-    let context = document.context(shared).await?;
+    let context = document.look(shared).await?;
     let pools = apply::pools(&context, PARALLEL).await?;
     let (ours, mut answer) = sort(&pools);
     let names: Vec<String> = ours.iter().map(|(_, compute)| compute.name.to_string()).collect();

@@ -42,7 +42,7 @@ pub(super) struct StatusArguments {
 
 pub(super) async fn run(arguments: StatusArguments, shared: &Shared) -> anyhow::Result<u8> {
     let StatusArguments { document, output } = arguments;
-    let context = document.context(shared).await?;
+    let context = document.look(shared).await?;
     let report = look(&context).await?;
     match output {
         Output::Json => print_json(&report)?,
@@ -60,7 +60,7 @@ pub(super) async fn run(arguments: StatusArguments, shared: &Shared) -> anyhow::
 /// `infrop node list`: the nodes alone.
 pub(super) async fn list(arguments: StatusArguments, shared: &Shared) -> anyhow::Result<u8> {
     let StatusArguments { document, output } = arguments;
-    let report = look(&document.context(shared).await?).await?;
+    let report = look(&document.look(shared).await?).await?;
     match output {
         Output::Json => print_json(&report.nodes)?,
         Output::Text => say(rows(&report.nodes, Timestamp::now()))?,
@@ -70,6 +70,14 @@ pub(super) async fn list(arguments: StatusArguments, shared: &Shared) -> anyhow:
 
 async fn look(context: &Context) -> anyhow::Result<Report> {
     let (mut snapshot, access) = apply::observe(context, 32).await?;
+    if !context.unbuilt.is_empty() {
+        // Whether a host has what it is to have cannot be told; that it has something can.
+        for host in snapshot.hosts.values_mut() {
+            if host.seen().is_none_or(|report| report.delivered.is_some()) {
+                host.wanted = None;
+            }
+        }
+    }
     // What would be removed is shown as that, whatever a run would be allowed.
     snapshot.removals = Removals { limit: usize::MAX, agreed: Agreed::All, ..Removals::default() };
     let mut decision = apply::decide(&snapshot);
@@ -90,7 +98,15 @@ async fn look(context: &Context) -> anyhow::Result<Report> {
     };
     let writer = writer.filter(|entry| !entry.holder.is_empty());
     let name = context.infrastructure.metadata.name.to_string();
-    Ok(report(name, endpoint, &snapshot, &decision, writer))
+    let mut report = report(name, endpoint, &snapshot, &decision, writer);
+    if !context.unbuilt.is_empty() {
+        let why = format!(
+            "nobody can tell here whether hosts have what they are to have: `infrop apply` would first {}",
+            context.unbuilt.join(", ")
+        );
+        report.problems.insert("this computer".to_owned(), why);
+    }
+    Ok(report)
 }
 
 /// Why hosts do not answer that have power, and what their consoles tell of it.

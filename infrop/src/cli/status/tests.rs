@@ -201,3 +201,14 @@ async fn a_host_with_power_that_does_not_answer_shows_the_end_of_its_console() {
         .collect();
     assert_eq!(rows, [("Silent", true), ("Off", false)]);
 }
+
+#[tokio::test]
+async fn what_is_not_built_here_is_said_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut context = lab_context(Fake::new(&directory.path().join("writer.json")));
+    assert!(look(&context).await.unwrap().problems.is_empty());
+    context.unbuilt = vec!["build node-agent".to_owned()];
+    let problems = look(&context).await.unwrap().problems;
+    let why = &problems["this computer"];
+    assert!(problems.len() == 1 && why.ends_with("`infrop apply` would first build node-agent"), "{why}");
+}

@@ -91,6 +91,11 @@ pub fn obstacle() -> Option<String> {
     None
 }
 
+/// The Debian packages that labs need and that are not there.
+pub fn missing_tools() -> Vec<&'static str> {
+    tools::missing(&TOOLS)
+}
+
 /// Installs what labs need, where that can be done.
 pub async fn ensure_tools(steps: &Steps) -> Result<(), Error> {
     Ok(tools::ensure(&TOOLS, steps).await?)
