@@ -45,13 +45,14 @@ pub(crate) struct Fake {
     /// How long it takes to give one back, and to answer when it is asked again.
     pub(crate) patience: Duration,
     pub(crate) asked: Cell<bool>,
-    pub(crate) record: PathBuf,
+    /// Who is at work stands there; nowhere without it.
+    pub(crate) record: Option<PathBuf>,
     pub(crate) defaults: HostDefaults,
 }
 
 impl Fake {
     pub(crate) fn new(record: &Path) -> Self {
-        Self { record: record.to_owned(), ..Self::default() }
+        Self { record: Some(record.to_owned()), ..Self::default() }
     }
 
     pub(crate) fn compute(name: &str, power: Power) -> Compute {
@@ -151,7 +152,10 @@ impl Provider for Fake {
     }
 
     fn records<'a>(&'a self, _pool: &'a PoolName) -> LocalBoxFuture<'a, Result<Vec<Box<dyn Record>>, Error>> {
-        Box::pin(async { Ok(vec![Box::new(FileRecord::new(self.record.clone())) as Box<dyn Record>]) })
+        Box::pin(async {
+            let Some(record) = &self.record else { return Self::cannot("find a place for a record") };
+            Ok(vec![Box::new(FileRecord::new(record.clone())) as Box<dyn Record>])
+        })
     }
 
     fn defaults(&self) -> &HostDefaults {

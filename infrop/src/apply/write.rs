@@ -191,7 +191,10 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
-    use crate::{apply::testing::Silence, writer::FileRecord};
+    use crate::{
+        apply::testing::{Fake, Silence, lab_context},
+        writer::FileRecord,
+    };
 
     async fn writer(directory: &Path, who: &str, take_over: bool) -> Writer<'static> {
         let mut writer = Writer {
@@ -273,5 +276,15 @@ mod tests {
         assert_eq!(holder(&lease).await, "a");
         writer.leave().await;
         assert_eq!(holder(&lease).await, "");
+    }
+
+    #[tokio::test]
+    async fn without_a_place_for_a_record_nobody_works_unless_told_to() {
+        let context = lab_context(Fake::default());
+        let error = Writer::enter(&context, false, &Silence, None).await.unwrap_err();
+        assert!(error.is::<crate::provider::Error>(), "{error:?}");
+        let text = format!("{error:#}");
+        assert!(text.contains("nobody can tell who is at work") && text.contains("it is a fake"), "{text}");
+        assert!(Writer::enter(&context, true, &Silence, None).await.unwrap().held.is_empty());
     }
 }

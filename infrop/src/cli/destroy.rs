@@ -213,6 +213,26 @@ mod tests {
         assert_eq!(FileRecord::new(record).read().await.unwrap().entry.unwrap().holder, "");
     }
 
+    #[tokio::test]
+    async fn hosts_that_nobody_can_ask_are_an_answer_and_no_failure() {
+        let foreign = Compute {
+            ownership: Ownership::Foreign("someone".into()),
+            ..Fake::compute("control-1", Power::Unknown)
+        };
+        let context = lab_context(Fake { computes: vec![foreign], ..Fake::default() });
+        let pools = apply::pools(&context, 1).await.unwrap();
+        let (ours, answer) = sort(&pools);
+        let progress = Lines::new(Style::Json);
+        let answer = destroy(&context, &pools, ours, answer, false, &progress).await.unwrap();
+        assert_eq!(answer.left_alone.len(), 1);
+        // With something to give back it is one.
+        let computes = vec![Fake::compute("control-1", Power::Off)];
+        let context = lab_context(Fake { computes, ..Fake::default() });
+        let pools = apply::pools(&context, 1).await.unwrap();
+        let (ours, answer) = sort(&pools);
+        destroy(&context, &pools, ours, answer, false, &progress).await.unwrap_err();
+    }
+
     #[test]
     fn only_what_is_ours_is_given_back() {
         let compute = |name: &str, ownership| Compute {
