@@ -31,6 +31,15 @@ pub fn find(program: &str) -> Option<PathBuf> {
         })
 }
 
+/// The Debian packages, in order, of those of `tools` that are not there. Installs nothing.
+pub fn missing(tools: &[Tool]) -> Vec<&'static str> {
+    let missing = tools.iter().filter(|tool| find(tool.program).is_none());
+    let mut packages: Vec<&str> = missing.flat_map(|tool| tool.package.split_whitespace()).collect();
+    packages.sort_unstable();
+    packages.dedup();
+    packages
+}
+
 /// Makes sure that all `tools` are there: as root on Debian it installs what is missing, after saying so;
 /// elsewhere it says what to install.
 pub async fn ensure(tools: &[Tool], steps: &Steps) -> Result<(), Error> {
@@ -38,9 +47,7 @@ pub async fn ensure(tools: &[Tool], steps: &Steps) -> Result<(), Error> {
     if missing.is_empty() {
         return Ok(());
     }
-    let mut packages: Vec<&str> = missing.iter().flat_map(|tool| tool.package.split_whitespace()).collect();
-    packages.sort_unstable();
-    packages.dedup();
+    let packages = self::missing(tools);
     let list = packages.join(" ");
     let refuse = |advice: String| {
         let programs = missing.iter().map(|tool| tool.program).collect::<Vec<_>>().join(", ");

@@ -140,6 +140,6 @@ impl fmt::Display for Release {
 
 /// The containerd that goes with a Kubernetes version. Two of them, so that an upgrade of Kubernetes is one
 /// of containerd, too.
-pub(crate) fn containerd_for(kubernetes: &KubernetesVersion) -> &'static str {
+pub fn containerd_for(kubernetes: &KubernetesVersion) -> &'static str {
     if kubernetes.minor() <= 36 { "2.3.3" } else { "2.4.2" }
 }

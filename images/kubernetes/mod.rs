@@ -21,7 +21,7 @@ use common::KubernetesVersion;
 
 pub use self::{
     build::{Request, build},
-    component::ARCHITECTURE,
+    component::{ARCHITECTURE, containerd_for},
     manifest::{FileEntry, ImageEntry, Manifest, PackageEntry},
     pins::PINNED,
     source::{Servers, Wish},

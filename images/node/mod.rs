@@ -42,10 +42,21 @@ const PACKAGES: [&str; 22] = [
     "udev",
 ];
 
+fn name(sources: &[String]) -> String {
+    format!("{}-{RECIPE}", debian::name(&PACKAGES, sources))
+}
+
+/// The directory with the root file system, if it is there. Builds nothing.
+pub fn find(cache: &Cache) -> Option<PathBuf> {
+    // Without sources nothing can have been built from them.
+    let sources = debian::sources(Path::new("/etc/apt")).ok()?;
+    Some(cache.path(KIND, &name(&sources))).filter(|path| path.is_dir())
+}
+
 /// Gives the directory with the root file system, building it unless it is there.
 pub async fn ensure(cache: &Cache, steps: &Steps) -> Result<PathBuf, Error> {
     let sources = debian::sources(Path::new("/etc/apt"))?;
-    let name = format!("{}-{RECIPE}", debian::name(&PACKAGES, &sources));
+    let name = name(&sources);
     let path = cache.path(KIND, &name);
     if path.is_dir() {
         return Ok(path);

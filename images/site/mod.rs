@@ -35,15 +35,25 @@ const PACKAGES: [&str; 2] = ["haproxy", "keepalived"];
 /// What making the repository needs beside mmdebstrap and gpg.
 const TOOLS: [Tool; 2] = [tool("apt-get", "apt"), tool("dpkg-deb", "dpkg")];
 
+/// The repository for hosts that start from `root`. What is needed depends on what they have already.
+fn name(root: &Path, sources: &[String]) -> String {
+    let base = root.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let inputs: Vec<&str> = PACKAGES.into_iter().chain([base.as_str()]).collect();
+    format!("{}-{RECIPE}", debian::name(&inputs, sources))
+}
+
+/// The directory with the repository, if it is there. Builds nothing.
+pub fn find(cache: &Cache) -> Option<PathBuf> {
+    let sources = debian::sources(Path::new("/etc/apt")).ok()?;
+    Some(cache.path(KIND, &name(&node::find(cache)?, &sources))).filter(|path| path.is_dir())
+}
+
 /// Gives the directory with the repository, downloading it unless it is there. Its key is in
 /// [`repository::KEY_FILE`].
 pub async fn ensure(cache: &Cache, steps: &Steps) -> Result<PathBuf, Error> {
     let root = node::ensure(cache, steps).await?;
     let sources = debian::sources(Path::new("/etc/apt"))?;
-    // What is needed depends on what hosts have already.
-    let base = root.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let inputs: Vec<&str> = PACKAGES.into_iter().chain([base.as_str()]).collect();
-    let name = format!("{}-{RECIPE}", debian::name(&inputs, &sources));
+    let name = name(&root, &sources);
     let path = cache.path(KIND, &name);
     if path.is_dir() {
         return Ok(path);

@@ -49,6 +49,9 @@ pub struct Context {
     pub package: AgentPackage,
     /// Objects that the cluster is to have.
     pub manifests: Manifests,
+    /// What a run would build or install on this computer before it begins: nothing is, for who only looks. Until then
+    /// what hosts are to have is known only roughly.
+    pub unbuilt: Vec<String>,
 }
 
 impl Context {
@@ -70,7 +73,7 @@ impl Context {
                 *file = directory.join(&file);
             }
         }
-        Ok(Self { infrastructure, providers, connections, package, manifests })
+        Ok(Self { infrastructure, providers, connections, package, manifests, unbuilt: Vec::new() })
     }
 
     /// How many hosts are worked on at once, unless someone knows better.

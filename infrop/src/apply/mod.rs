@@ -10,13 +10,15 @@ mod removal;
 mod rollout;
 mod run;
 mod snapshot;
+#[cfg(test)]
+pub(crate) mod testing;
 mod write;
 
 pub use self::{
     context::Context,
     decide::{Action, Decision, decide, leaving, natural},
     foresee::foresee,
-    observe::{connect, look, observe, observe_in, pools, sorted},
+    observe::{connect, console, look, observe, observe_in, pools, sorted},
     progress::{Event, Progress, Stage},
     rollout::{blocked as rollout_reasons, drain as rollout_drain, plan as plan_rollout},
     run::{End, Options, Outcome, Stop, run},

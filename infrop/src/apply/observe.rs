@@ -20,13 +20,13 @@ use crate::{
 
 /// Everything there is, and the way to the API if there is one.
 pub async fn observe(context: &Context, parallel: usize) -> anyhow::Result<(Snapshot, Option<Access>)> {
-    Ok(observe_in(context, &pools(context).await?, parallel).await)
+    Ok(observe_in(context, &pools(context, parallel).await?, parallel).await)
 }
 
-/// What providers have, also in pools that nothing is asked of.
-pub async fn pools(context: &Context) -> anyhow::Result<Vec<Pool>> {
+/// What providers have, also in pools that nothing is asked of. Of each provider, up to `parallel` hosts are asked at once.
+pub async fn pools(context: &Context, parallel: usize) -> anyhow::Result<Vec<Pool>> {
     let mut pools = Vec::new();
-    for seen in join_all(context.providers.values().map(|provider| provider.observe())).await {
+    for seen in join_all(context.providers.values().map(|provider| provider.observe(parallel))).await {
         pools.extend(seen?);
     }
     Ok(pools)
@@ -132,6 +132,12 @@ pub async fn look(context: &Context, groups: &[Group], host: &Host) -> anyhow::R
             Err(error.into())
         }
     }
+}
+
+/// What the console of a host tells that does not answer, where its provider can see it.
+pub async fn console(context: &Context, snapshot: &Snapshot, host: &Host) -> Option<String> {
+    let provider = context.provider(&snapshot.group(host).ok()?.provider).ok()?;
+    provider.console(&host.compute).await
 }
 
 /// The connection to a host.

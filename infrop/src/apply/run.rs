@@ -1,6 +1,8 @@
 //! The loop: whatever can be done is done at once, and each end is a reason to decide anew.
 
 #[cfg(test)]
+mod course;
+#[cfg(test)]
 mod tests;
 
 use std::{
@@ -18,7 +20,7 @@ use super::{
     act::{Found, Nodes, Task},
     context::Context,
     decide::{Action, Decision, decide, exclusive},
-    observe::{look_at_cluster, observe, take_compute, take_end, take_report},
+    observe::{console, look_at_cluster, observe, take_compute, take_end, take_report},
     progress::{Event, Progress, Stage},
     removal,
     rollout::{self, Targets},
@@ -120,7 +122,7 @@ pub async fn run(
     progress: &dyn Progress,
     stop: Stop,
 ) -> anyhow::Result<End> {
-    let mut run = Run::observe(context, options, progress, stop.clone()).await?;
+    let run = Run::observe(context, options, progress, stop).await?;
     let decision = decide(&run.snapshot);
     if decision.actions.is_empty() && !rollout::is_due(&context.infrastructure, &run.snapshot) {
         let outcome = run.finish(&decision, run.behind());
@@ -130,38 +132,9 @@ pub async fn run(
         return Ok(End { outcome, report: None, snapshot: run.snapshot });
     }
     let mut writer = Writer::enter(context, options.take_over, progress, run.access.as_ref()).await?;
-    let deadline = tokio::time::Instant::now() + options.timeout;
-    let mut report = None;
-    loop {
-        // What was seen before may have been changed by the writer before us, or by the rollout.
-        run.observe_anew().await?;
-        let outcome = run.scale(&mut writer, deadline).await?;
-        if !matches!(outcome, Outcome::TimedOut { .. }) {
-            run.tidy().await;
-        }
-        let due = rollout::is_due(&context.infrastructure, &run.snapshot);
-        if !due || matches!(outcome, Outcome::TimedOut { .. } | Outcome::Stopped) {
-            writer.leave().await;
-            return Ok(End { outcome, report, snapshot: run.snapshot });
-        }
-        let (rolled, done) = run.roll_out(&mut writer, deadline).await?;
-        run.changes += done.actions;
-        report = Some(done);
-        let left = match rolled {
-            // Hosts may have waited for it.
-            Rolled::Through => continue,
-            Rolled::Left(reasons) => reasons,
-            Rolled::Cut(outcome) => {
-                writer.leave().await;
-                return Ok(End { outcome, report, snapshot: run.snapshot });
-            }
-        };
-        // Not again in this run: what was tried and given up stands only in its reasons.
-        run.observe_anew().await?;
-        let outcome = run.finish(&decide(&run.snapshot), left);
-        writer.leave().await;
-        return Ok(End { outcome, report, snapshot: run.snapshot });
-    }
+    let ended = run.work(&mut writer).await;
+    writer.leave().await;
+    ended
 }
 
 /// How a rollout ended.
@@ -197,6 +170,42 @@ impl<'a> Run<'a> {
         self.snapshot = snapshot;
         self.access = access;
         Ok(())
+    }
+
+    /// Does all there is to do, as the writer.
+    async fn work(mut self, writer: &mut Writer<'a>) -> anyhow::Result<End> {
+        let deadline = tokio::time::Instant::now() + self.options.timeout;
+        let mut report = None;
+        loop {
+            // What was seen before may have been changed by the writer before us, or by the rollout. A host that hangs
+            // may keep us for longer than others wait.
+            writer.keep_during(self.observe_anew()).await?;
+            let outcome = self.scale(writer, deadline).await?;
+            if !matches!(outcome, Outcome::TimedOut { .. }) {
+                let tidied = async {
+                    self.tidy().await;
+                    anyhow::Ok(())
+                };
+                writer.keep_during(tidied).await?;
+            }
+            let due = rollout::is_due(&self.context.infrastructure, &self.snapshot);
+            if !due || matches!(outcome, Outcome::TimedOut { .. } | Outcome::Stopped) {
+                return Ok(End { outcome, report, snapshot: self.snapshot });
+            }
+            let (rolled, done) = self.roll_out(writer, deadline).await?;
+            self.changes += done.actions;
+            report = Some(done);
+            let left = match rolled {
+                // Hosts may have waited for it.
+                Rolled::Through => continue,
+                Rolled::Left(reasons) => reasons,
+                Rolled::Cut(outcome) => return Ok(End { outcome, report, snapshot: self.snapshot }),
+            };
+            // Not again in this run: what was tried and given up stands only in its reasons.
+            writer.keep_during(self.observe_anew()).await?;
+            let outcome = self.finish(&decide(&self.snapshot), left);
+            return Ok(End { outcome, report, snapshot: self.snapshot });
+        }
     }
 
     /// Brings hosts, nodes and objects to what is wanted.
@@ -352,9 +361,20 @@ impl<'a> Run<'a> {
                 self.learn(&action, found).await
             }
             Err(error) => {
+                let error = self.with_console(&action, error).await;
                 self.fail(&action, &error);
                 Ok(())
             }
+        }
+    }
+
+    /// A host that does not answer says why only on its console.
+    async fn with_console(&self, action: &Action, error: anyhow::Error) -> anyhow::Error {
+        let Action::Connect(name) = action else { return error };
+        let Some(host) = self.snapshot.hosts.get(name) else { return error };
+        match console(self.context, &self.snapshot, host).await {
+            Some(console) => anyhow!("{error:#}; {console}"),
+            None => error,
         }
     }
 

@@ -1,7 +1,6 @@
 //! Being the writer for as long as a run goes on.
 
-use futures::future::{pending, select_all};
-use tokio::time::sleep;
+use futures::future::join_all;
 
 use super::{
     context::Context,
@@ -9,7 +8,7 @@ use super::{
 };
 use crate::{
     cluster::Access,
-    writer::{Error, Holding, LeaseRecord, RENEWAL, Record, identity},
+    writer::{self, Error, Holding, LeaseRecord, Record, identity},
 };
 
 /// The records that are ours.
@@ -24,6 +23,10 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
+    fn new(take_over: bool, progress: &'a dyn Progress) -> anyhow::Result<Self> {
+        Ok(Self { identity: identity()?, take_over, progress, held: Vec::new(), in_cluster: false })
+    }
+
     /// Becomes the writer: by the cluster's Lease if it answers, else by marks at the provider of control planes.
     pub async fn enter(
         context: &Context,
@@ -31,22 +34,41 @@ impl<'a> Writer<'a> {
         progress: &'a dyn Progress,
         access: Option<&Access>,
     ) -> anyhow::Result<Self> {
-        let mut writer =
-            Self { identity: identity()?, take_over, progress, held: Vec::new(), in_cluster: false };
-        if let Some(access) = access {
-            writer.enter_cluster(access).await?;
-            return Ok(writer);
-        }
-        let planes = &context.infrastructure.cluster.control_plane;
-        let records = context.provider(&planes.provider)?.records(&planes.pool).await?;
-        for record in records {
-            if let Err(error) = writer.take(record).await {
-                // Those that came before are let go, or the other would wait for us.
-                writer.leave().await;
-                return Err(error.into());
+        let mut writer = Self::new(take_over, progress)?;
+        let entered = match access {
+            Some(access) => writer.enter_cluster(access).await.map_err(Into::into),
+            None => writer.enter_provider(context).await,
+        };
+        writer.or_leave(entered).await
+    }
+
+    /// Becomes the writer by both, for work that the cluster does not outlive.
+    pub async fn enter_both(
+        context: &Context,
+        take_over: bool,
+        progress: &'a dyn Progress,
+        access: Option<&Access>,
+    ) -> anyhow::Result<Self> {
+        let mut writer = Self::new(take_over, progress)?;
+        let entered = async {
+            if let Some(access) = access {
+                writer.enter_cluster(access).await?;
+            }
+            writer.enter_provider(context).await
+        };
+        let entered = entered.await;
+        writer.or_leave(entered).await
+    }
+
+    /// What came before a failure is let go, or others would wait for us.
+    async fn or_leave(self, entered: anyhow::Result<()>) -> anyhow::Result<Self> {
+        match entered {
+            Ok(()) => Ok(self),
+            Err(error) => {
+                self.leave().await;
+                Err(error)
             }
         }
-        Ok(writer)
     }
 
     /// Becomes the writer by a cluster's Lease.
@@ -55,56 +77,85 @@ impl<'a> Writer<'a> {
         take_over: bool,
         progress: &'a dyn Progress,
     ) -> anyhow::Result<Self> {
-        let mut writer =
-            Self { identity: identity()?, take_over, progress, held: Vec::new(), in_cluster: true };
+        let mut writer = Self { in_cluster: true, ..Self::new(take_over, progress)? };
         writer.take(Box::new(LeaseRecord::new(client.clone()))).await?;
         Ok(writer)
     }
 
-    /// Becomes the writer in the cluster, too, as soon as there is one.
-    pub(super) async fn enter_cluster(&mut self, access: &Access) -> Result<(), Error> {
-        if !self.in_cluster {
-            self.take(Box::new(LeaseRecord::new(access.client.clone()))).await?;
-            self.in_cluster = true;
+    async fn enter_provider(&mut self, context: &Context) -> anyhow::Result<()> {
+        let planes = &context.infrastructure.cluster.control_plane;
+        let records = match context.provider(&planes.provider)?.records(&planes.pool).await {
+            Ok(records) => records,
+            Err(error) if self.take_over => {
+                self.note(format!("{:#}; going on all the same", anyhow::Error::from(error)));
+                return Ok(());
+            }
+            Err(error) => {
+                let hint =
+                    "nobody can tell who is at work; with --take-over it goes on, if you know that nobody is";
+                return Err(anyhow::Error::from(error).context(hint));
+            }
+        };
+        for record in records {
+            self.take(record).await?;
         }
         Ok(())
     }
 
+    /// Becomes the writer in the cluster, too, as soon as there is one. From then on that alone counts: hosts may
+    /// restart.
+    pub(super) async fn enter_cluster(&mut self, access: &Access) -> Result<(), Error> {
+        if self.in_cluster {
+            return Ok(());
+        }
+        self.move_to(Box::new(LeaseRecord::new(access.client.clone()))).await?;
+        self.in_cluster = true;
+        Ok(())
+    }
+
+    /// Becomes the writer by another record, and gives up those before it.
+    async fn move_to(&mut self, record: Box<dyn Record>) -> Result<(), Error> {
+        self.take(record).await?;
+        let marks = self.held.drain(..self.held.len().saturating_sub(1));
+        join_all(marks.map(Holding::release)).await;
+        Ok(())
+    }
+
+    /// Becomes the writer by one more record; those that are ours stay ours meanwhile.
     async fn take(&mut self, record: Box<dyn Record>) -> Result<(), Error> {
         let progress = self.progress;
-        let note = |text: String| {
-            progress.event(&Event {
-                host: None,
-                what: "become the writer".to_owned(),
-                stage: Stage::Note(text),
-            });
+        let note = |text: String| note(progress, text);
+        let holding = tokio::select! {
+            holding = Holding::acquire(record, &self.identity, self.take_over, &note) => holding?,
+            lost = writer::keep(&mut self.held) => return Err(lost),
         };
-        let holding = Holding::acquire(record, &self.identity, self.take_over, &note).await?;
         self.held.push(holding);
         Ok(())
     }
 
-    /// Renews all; ends only when one is lost.
-    pub(super) async fn keep(&mut self) -> Error {
-        if self.held.is_empty() {
-            return pending().await;
-        }
-        let (lost, ..) = select_all(self.held.iter_mut().map(|holding| Box::pin(holding.keep()))).await;
-        lost
+    fn note(&self, text: String) {
+        note(self.progress, text);
     }
 
-    /// Ends only when someone else took over.
-    ///
-    /// That a record cannot be renewed is no end: a control plane that restarts may take the API with it, and whoever
-    /// works without the API leaves nodes alone.
-    pub(super) async fn replaced(&mut self) -> Error {
-        loop {
-            match self.keep().await {
-                held @ Error::Held { .. } => return held,
-                away @ Error::Record { .. } => tracing::debug!("{:#}", anyhow::Error::from(away)),
-            }
-            sleep(RENEWAL).await;
+    /// Renews all; ends only when we are not the writer any more.
+    pub(super) async fn keep(&mut self) -> Error {
+        writer::keep(&mut self.held).await
+    }
+
+    /// Does something for as long as we are the writer.
+    pub(super) async fn keep_during<T>(
+        &mut self,
+        work: impl Future<Output = anyhow::Result<T>>,
+    ) -> anyhow::Result<T> {
+        tokio::select! {
+            result = work => result,
+            lost = self.keep() => Err(lost.into()),
         }
+    }
+
+    /// Ends only when someone else took over: for work that takes the API away.
+    pub(super) async fn replaced(&mut self) -> Error {
+        writer::replaced(&mut self.held).await
     }
 
     /// Who we are in the records.
@@ -117,7 +168,7 @@ impl<'a> Writer<'a> {
     pub async fn during<T>(mut self, work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
         let result = tokio::select! {
             result = work => result,
-            held = self.replaced() => return Err(held.into()),
+            held = self.replaced() => Err(held.into()),
         };
         self.leave().await;
         result
@@ -125,28 +176,25 @@ impl<'a> Writer<'a> {
 
     /// Lets the next one in.
     pub async fn leave(self) {
-        for holding in self.held {
-            holding.release().await;
-        }
+        join_all(self.held.into_iter().map(Holding::release)).await;
     }
+}
+
+fn note(progress: &dyn Progress, text: String) {
+    progress.event(&Event { host: None, what: "become the writer".to_owned(), stage: Stage::Note(text) });
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeMap, fs, path::Path, time::Duration};
+    use std::{fs, path::Path, time::Duration};
 
-    use common::metadata::NodeName;
+    use tokio::time::sleep;
 
     use super::*;
-    use crate::writer::FileRecord;
-
-    #[derive(Debug)]
-    struct Silence;
-
-    impl Progress for Silence {
-        fn event(&self, _event: &Event) {}
-        fn waiting(&self, _reasons: &BTreeMap<NodeName, String>) {}
-    }
+    use crate::{
+        apply::testing::{Fake, Silence, lab_context},
+        writer::FileRecord,
+    };
 
     async fn writer(directory: &Path, who: &str, take_over: bool) -> Writer<'static> {
         let mut writer = Writer {
@@ -203,5 +251,40 @@ mod tests {
         let error = writer(&place, "a", false).await.during(taken).await.unwrap_err();
         assert!(matches!(error.downcast_ref(), Some(Error::Held { holder, .. }) if holder == "b"), "{error}");
         assert_eq!(holder(&place).await, "b");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn marks_before_the_cluster_are_given_back_when_its_own_is_held() {
+        let directory = tempfile::tempdir().unwrap();
+        let (mark, lease) = (directory.path().join("mark"), directory.path().join("lease"));
+        let mut writer = writer(&mark, "a", false).await;
+        // The Lease is of one that was killed: the mark stays ours until it is free.
+        let record = || FileRecord::new(lease.join("writer.json"));
+        let killed = jiff::Timestamp::now();
+        let entry = writer::Entry { holder: "b".into(), renewed: killed, since: killed };
+        record().write(&record().read().await.unwrap(), &entry).await.unwrap();
+        let other = async {
+            sleep(Duration::from_secs(8)).await;
+            let record = FileRecord::new(mark.join("writer.json"));
+            let refused = Holding::acquire(Box::new(record), "c", false, &|_| ()).await;
+            assert!(matches!(refused, Err(Error::Held { .. })), "{refused:?}");
+            assert_eq!(holder(&mark).await, "a");
+        };
+        let (moved, ()) = tokio::join!(writer.move_to(Box::new(record())), other);
+        moved.unwrap();
+        assert_eq!(holder(&mark).await, "");
+        assert_eq!(holder(&lease).await, "a");
+        writer.leave().await;
+        assert_eq!(holder(&lease).await, "");
+    }
+
+    #[tokio::test]
+    async fn without_a_place_for_a_record_nobody_works_unless_told_to() {
+        let context = lab_context(Fake::default());
+        let error = Writer::enter(&context, false, &Silence, None).await.unwrap_err();
+        assert!(error.is::<crate::provider::Error>(), "{error:?}");
+        let text = format!("{error:#}");
+        assert!(text.contains("nobody can tell who is at work") && text.contains("it is a fake"), "{text}");
+        assert!(Writer::enter(&context, true, &Silence, None).await.unwrap().held.is_empty());
     }
 }

@@ -53,6 +53,16 @@ impl AgentPackage {
         let digest = Sha256::digest(&bytes).into();
         Ok(Self { bytes: Arc::new(bytes), digest, version })
     }
+
+    /// One that is not built yet: whatever a host has is another.
+    pub fn unbuilt(version: Option<Version>) -> Self {
+        Self { bytes: Arc::default(), digest: Sha256::digest([]).into(), version }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_the_same_as(&self, other: &Self) -> bool {
+        self.digest == other.digest
+    }
 }
 
 /// What a host is given.

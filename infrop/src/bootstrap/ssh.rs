@@ -42,7 +42,7 @@ const TAIL_BYTES: usize = 2048;
 pub struct Access {
     /// The name or address that ssh is given.
     pub destination: String,
-    /// A configuration of ssh for this host alone; it says all else.
+    /// What ssh reads instead of this computer's own settings; what stands here goes before it.
     pub config: Option<PathBuf>,
     /// Who we are there.
     pub user: Option<String>,

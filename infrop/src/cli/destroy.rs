@@ -18,7 +18,7 @@ use super::{
 use crate::{
     apply::{self, Context, Writer},
     bootstrap::{host, kubeadm},
-    provider::{Compute, Ownership, Pool},
+    provider::{self, Compute, Ownership, Pool},
 };
 
 /// How many hosts are worked on at once.
@@ -66,8 +66,8 @@ struct Answer {
 
 pub(super) async fn run(arguments: DestroyArguments, shared: &Shared) -> anyhow::Result<u8> {
     let DestroyArguments { document, yes, take_over, output } = arguments;
-    let context = document.context(shared).await?;
-    let pools = apply::pools(&context).await?;
+    let context = document.look(shared).await?;
+    let pools = apply::pools(&context, PARALLEL).await?;
     let (ours, mut answer) = sort(&pools);
     let names: Vec<String> = ours.iter().map(|(_, compute)| compute.name.to_string()).collect();
     if !yes && !names.is_empty() {
@@ -80,33 +80,52 @@ pub(super) async fn run(arguments: DestroyArguments, shared: &Shared) -> anyhow:
         }
     }
     let progress = Lines::new(Style::for_people());
-    let (_, access) = apply::observe_in(&context, &pools, PARALLEL).await;
-    // Not renewed: where it stands goes with the hosts.
-    let writer = Writer::enter(&context, take_over, &progress, access.as_ref()).await?;
-    let work = ours.iter().map(|(pool, compute)| {
-        let (context, name) = (&context, &compute.name);
-        let result = progress.step(name, format!("give {name} back"), give_back(context, pool, compute));
-        async move { (name, result.await) }
-    });
-    let results: Vec<_> = stream::iter(work.collect::<Vec<_>>()).buffer_unordered(PARALLEL).collect().await;
-    for (name, result) in results {
-        match result {
-            Ok(()) => answer.given_back.push(name.clone()),
-            Err(error) => drop(answer.failed.insert(name.clone(), format!("{error:#}"))),
-        }
-    }
-    answer.given_back.sort_by_key(apply::natural);
-    if answer.failed.is_empty() {
-        for provider in context.providers.values() {
-            provider.release().await?;
-        }
-    }
-    if access.is_none() {
-        writer.leave().await;
-    }
+    answer = destroy(&context, &pools, ours, answer, take_over, &progress).await?;
     progress.end();
     print(&answer, output)?;
     Ok(if answer.failed.is_empty() { DONE } else { BLOCKED })
+}
+
+/// Gives them back, as the only writer. The Lease goes with the cluster, so there is a mark at the provider as well: the
+/// next writer, who finds no cluster, looks there.
+async fn destroy(
+    context: &Context,
+    pools: &[Pool],
+    ours: Vec<(&Pool, &Compute)>,
+    mut answer: Answer,
+    take_over: bool,
+    progress: &Lines,
+) -> anyhow::Result<Answer> {
+    let (_, access) = apply::observe_in(context, pools, PARALLEL).await;
+    let writer = match Writer::enter_both(context, take_over, progress, access.as_ref()).await {
+        Ok(writer) => writer,
+        // Where no host can be asked and none is to be given back, there is nothing to be alone at.
+        Err(error) if ours.is_empty() && error.is::<provider::Error>() => return Ok(answer),
+        Err(error) => return Err(error),
+    };
+    let work = async {
+        let work = ours.iter().map(|(pool, compute)| {
+            let name = &compute.name;
+            let result = progress.step(name, format!("give {name} back"), give_back(context, pool, compute));
+            async move { (name, result.await) }
+        });
+        let results: Vec<_> =
+            stream::iter(work.collect::<Vec<_>>()).buffer_unordered(PARALLEL).collect().await;
+        for (name, result) in results {
+            match result {
+                Ok(()) => answer.given_back.push(name.clone()),
+                Err(error) => drop(answer.failed.insert(name.clone(), format!("{error:#}"))),
+            }
+        }
+        answer.given_back.sort_by_key(apply::natural);
+        if answer.failed.is_empty() {
+            for provider in context.providers.values() {
+                provider.release().await?;
+            }
+        }
+        Ok(answer)
+    };
+    writer.during(work).await
 }
 
 /// Which computes are ours to give back, and what is known of the others.
@@ -160,8 +179,59 @@ fn print(answer: &Answer, output: Output) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tokio::time::sleep;
+
     use super::*;
-    use crate::provider::{Power, Spares};
+    use crate::{
+        apply::testing::{Fake, lab_context},
+        provider::{Power, Spares},
+        writer::{self, FileRecord, Holding, Record as _},
+    };
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_else_gets_in_before_the_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let record = directory.path().join("writer.json");
+        let computes = vec![Fake::compute("control-1", Power::Off)];
+        let fake = Fake { computes, patience: Duration::from_mins(1), ..Fake::new(&record) };
+        let context = lab_context(fake);
+        let pools = apply::pools(&context, 1).await.unwrap();
+        let (ours, answer) = sort(&pools);
+        let progress = Lines::new(Style::Json);
+        let other = async {
+            for _ in 0..2 {
+                sleep(Duration::from_secs(18)).await;
+                let record = Box::new(FileRecord::new(record.clone()));
+                let refused = Holding::acquire(record, "b", false, &|_| ()).await;
+                assert!(matches!(refused, Err(writer::Error::Held { .. })), "{refused:?}");
+            }
+        };
+        let (ended, ()) = tokio::join!(destroy(&context, &pools, ours, answer, false, &progress), other);
+        assert_eq!(ended.unwrap().given_back, ["control-1".parse().unwrap()]);
+        assert_eq!(FileRecord::new(record).read().await.unwrap().entry.unwrap().holder, "");
+    }
+
+    #[tokio::test]
+    async fn hosts_that_nobody_can_ask_are_an_answer_and_no_failure() {
+        let foreign = Compute {
+            ownership: Ownership::Foreign("someone".into()),
+            ..Fake::compute("control-1", Power::Unknown)
+        };
+        let context = lab_context(Fake { computes: vec![foreign], ..Fake::default() });
+        let pools = apply::pools(&context, 1).await.unwrap();
+        let (ours, answer) = sort(&pools);
+        let progress = Lines::new(Style::Json);
+        let answer = destroy(&context, &pools, ours, answer, false, &progress).await.unwrap();
+        assert_eq!(answer.left_alone.len(), 1);
+        // With something to give back it is one.
+        let computes = vec![Fake::compute("control-1", Power::Off)];
+        let context = lab_context(Fake { computes, ..Fake::default() });
+        let pools = apply::pools(&context, 1).await.unwrap();
+        let (ours, answer) = sort(&pools);
+        destroy(&context, &pools, ours, answer, false, &progress).await.unwrap_err();
+    }
 
     #[test]
     fn only_what_is_ours_is_given_back() {

@@ -11,6 +11,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use common::KubernetesVersion;
 use images::{
+    cache::Cache,
     kubernetes::{self, Bundle, Request, Wish},
     node, site,
 };
@@ -25,7 +26,7 @@ use crate::{
     provider::{
         Provider,
         lab::{self, Store},
-        lab_computes::{LabComputes, Means},
+        lab_computes::{LabComputes, Means, Parts},
         static_computes::{Reach, StaticComputes, write_key},
     },
     secrets,
@@ -42,6 +43,18 @@ const BUILD_LIMIT: std::time::Duration = std::time::Duration::from_mins(30);
 
 /// A program says its version at once.
 const ASK_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// The kind of thing packages of node-agent are in the cache.
+const PACKAGES: &str = "agent";
+
+/// What a command needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Need {
+    /// To change hosts: what they are to be given is built first.
+    Work,
+    /// To see what is, and to end it.
+    Look,
+}
 
 /// The document, and what goes with it.
 #[derive(Debug, Args)]
@@ -79,7 +92,13 @@ impl DocumentArguments {
         self.context_of(desired::read(&self.file)?, shared).await
     }
 
-    /// The same with another Kubernetes version, on the way to the document's.
+    /// What is enough to look at everything and to end it: nothing is built or installed for it, and what would have to
+    /// be is in [`Context::unbuilt`].
+    pub(super) async fn look(&self, shared: &Shared) -> anyhow::Result<Context> {
+        self.context_with(desired::read(&self.file)?, shared, Need::Look).await
+    }
+
+    /// The same as [`Self::context`] with another Kubernetes version, on the way to the document's.
     pub(super) async fn context_at(
         &self,
         version: KubernetesVersion,
@@ -91,24 +110,48 @@ impl DocumentArguments {
     }
 
     async fn context_of(&self, infrastructure: Infrastructure, shared: &Shared) -> anyhow::Result<Context> {
+        self.context_with(infrastructure, shared, Need::Work).await
+    }
+
+    async fn context_with(
+        &self,
+        infrastructure: Infrastructure,
+        shared: &Shared,
+        need: Need,
+    ) -> anyhow::Result<Context> {
         let connections = Arc::new(Connections::new()?);
         let mut providers: BTreeMap<_, Box<dyn Provider>> = BTreeMap::new();
+        let mut unbuilt = Vec::new();
         for (name, wanted) in &infrastructure.providers {
+            let owner = infrastructure.metadata.name.clone();
+            let software = &infrastructure.software;
             let provider: Box<dyn Provider> = match wanted {
                 Wanted::Lab(wanted) => {
-                    let owner = infrastructure.metadata.name.clone();
-                    let (means, bundle) = self.lab_means(&infrastructure, shared).await?;
-                    let endpoint = infrastructure.cluster.endpoint.as_ref();
-                    let site = match endpoint.and_then(Carried::of) {
-                        Some(_) => Some(site::ensure(&shared.cache, &shared.steps).await?),
-                        None => None,
+                    // Said before minutes of building.
+                    if let Some(obstacle) = lab::obstacle() {
+                        bail!(obstacle);
+                    }
+                    let found = match need {
+                        Need::Work => Found::building(&infrastructure, shared).await?,
+                        Need::Look => Found::as_it_is(&infrastructure, &shared.cache, &mut unbuilt),
                     };
-                    Box::new(LabComputes::new(name.clone(), owner, wanted, means, bundle, site)?)
+                    let (bundle, site) = (found.bundle.clone(), found.site.clone());
+                    let means = self.lab_means(found, need, shared)?;
+                    let (version, name) = (&software.kubernetes, name.clone());
+                    let lab = LabComputes::new(
+                        name,
+                        owner,
+                        wanted,
+                        means,
+                        version,
+                        bundle.as_ref(),
+                        site.as_deref(),
+                    );
+                    Box::new(lab?)
                 }
                 Wanted::Static(wanted) => {
-                    let owner = infrastructure.metadata.name.clone();
                     let reach = self.reach(&infrastructure.ssh).await?;
-                    let (connections, software) = (Arc::clone(&connections), &infrastructure.software);
+                    let connections = Arc::clone(&connections);
                     let computes =
                         StaticComputes::new(name.clone(), owner, wanted, reach, connections, software);
                     Box::new(computes.await?)
@@ -116,9 +159,13 @@ impl DocumentArguments {
             };
             providers.insert(name.clone(), provider);
         }
-        let package = self.agent_package(shared).await?;
+        let package = self.agent_package(shared, need, &mut unbuilt).await?;
         let directory = self.file.parent().unwrap_or(Path::new(""));
-        Context::new(infrastructure, directory, providers, connections, package)
+        let mut context = Context::new(infrastructure, directory, providers, connections, package)?;
+        // Two providers may lack the same.
+        unbuilt.dedup();
+        context.unbuilt = unbuilt;
+        Ok(context)
     }
 
     /// How static hosts are reached.
@@ -135,31 +182,35 @@ impl DocumentArguments {
         Ok(Reach { ssh: ssh.clone(), key, known_hosts, record: self.record_host_keys, directory })
     }
 
-    async fn lab_means(
-        &self,
-        infrastructure: &Infrastructure,
-        shared: &Shared,
-    ) -> anyhow::Result<(Means, Bundle)> {
-        // Said before minutes of building.
-        if let Some(obstacle) = lab::obstacle() {
-            bail!(obstacle);
-        }
-        let root = node::ensure(&shared.cache, &shared.steps).await?;
-        let version = infrastructure.software.kubernetes.clone();
-        let request = Request { version, containerd: None, wish: Wish::default(), anew: false };
-        let bundle = kubernetes::build(&shared.cache, &request, &shared.steps).await?;
-        lab::ensure_tools(&shared.steps).await?;
+    fn lab_means(&self, found: Found, need: Need, shared: &Shared) -> anyhow::Result<Means> {
+        let Found { root, bundle, site } = found;
+        let parts = match (need, root, bundle) {
+            (Need::Work, Some(root), Some(bundle)) => Some(Parts { root, bundle, site }),
+            _ => None,
+        };
         let infrop = env::current_exe().context("cannot tell where this program is")?;
-        let means = Means { store: Store::new(&self.lab_dir), root, infrop, steps: shared.steps.clone() };
-        Ok((means, bundle))
+        Ok(Means { store: Store::new(&self.lab_dir), parts, infrop, steps: shared.steps.clone() })
     }
 
     /// node-agent's package: given, or made of a program.
-    async fn agent_package(&self, shared: &Shared) -> anyhow::Result<AgentPackage> {
-        let file = match &self.agent {
-            Some(file) => file.clone(),
-            None => program_beside_infrop(shared).await?,
+    async fn agent_package(
+        &self,
+        shared: &Shared,
+        need: Need,
+        unbuilt: &mut Vec<String>,
+    ) -> anyhow::Result<AgentPackage> {
+        let ours = Version::parse(VERSION).ok();
+        let file = match (&self.agent, need) {
+            (Some(file), _) => file.clone(),
+            (None, Need::Work) => program_beside_infrop(shared).await?,
+            (None, Need::Look) => {
+                env::current_exe().context("cannot tell where this program is")?.with_file_name(AGENT)
+            }
         };
+        if need == Need::Look && !file.is_file() {
+            unbuilt.push("build node-agent".to_owned());
+            return Ok(AgentPackage::unbuilt(ours));
+        }
         let is_package = file.extension().is_some_and(|extension| extension == "deb");
         let version = if is_package { version_of(&file).await } else { version_said_by(&file).await };
         match judge(version.as_ref(), &Version::parse(VERSION)?) {
@@ -167,18 +218,29 @@ impl DocumentArguments {
             Ok(Some(doubt)) => tracing::warn!("{}: {doubt}", file.display()),
             Err(why) => bail!("{} cannot be used: {why}", file.display()),
         }
+        // A program that does not say is packed as ours.
+        let version = if is_package { version } else { version.or(ours) };
         let package = if is_package {
             file
         } else {
             let hash =
                 images::sha256_file(&file).with_context(|| format!("cannot read {}", file.display()))?;
             // Hosts and later runs know it by what it calls itself.
-            let version = version.as_ref().map_or_else(|| VERSION.to_owned(), ToString::to_string);
-            let name = format!("{version}-{}", hash.get(..16).unwrap_or(&hash));
+            let called = version.as_ref().map_or_else(|| VERSION.to_owned(), ToString::to_string);
+            let name = format!("{called}-{}", hash.get(..16).unwrap_or(&hash));
+            if need == Need::Look && !shared.cache.path(PACKAGES, &name).is_dir() {
+                // A runner of CI has it nowhere. The same program makes the same package, so what hosts have can be
+                // compared with one that is forgotten at once.
+                return packed(&file, &called, version.clone()).await.or_else(|error| {
+                    tracing::debug!("cannot pack node-agent: {error:#}");
+                    unbuilt.push("make a package of node-agent".to_owned());
+                    Ok(AgentPackage::unbuilt(version))
+                });
+            }
             let make = |staging: PathBuf| async move {
-                images::agent::package(&file, &version, &staging).await.map(|_| ())
+                images::agent::package(&file, &called, &staging).await.map(|_| ())
             };
-            let directory = shared.cache.produce("agent", &name, false, &shared.steps, make).await?;
+            let directory = shared.cache.produce(PACKAGES, &name, false, &shared.steps, make).await?;
             let mut files = std::fs::read_dir(&directory)?;
             files.next().context("the cached package of node-agent is not there")??.path()
         };
@@ -186,6 +248,69 @@ impl DocumentArguments {
             anyhow::Error::from(error).context(format!("cannot read {}", path.display()))
         })
     }
+}
+
+/// What lab hosts are made of, as far as it is there.
+#[derive(Debug)]
+struct Found {
+    root: Option<PathBuf>,
+    bundle: Option<Bundle>,
+    site: Option<PathBuf>,
+}
+
+impl Found {
+    /// All of it: what is not there is built.
+    async fn building(infrastructure: &Infrastructure, shared: &Shared) -> anyhow::Result<Self> {
+        let Shared { cache, steps } = shared;
+        let root = node::ensure(cache, steps).await?;
+        let version = infrastructure.software.kubernetes.clone();
+        let request = Request { version, containerd: None, wish: Wish::default(), anew: false };
+        let bundle = kubernetes::build(cache, &request, steps).await?;
+        lab::ensure_tools(steps).await?;
+        let site = if carries(infrastructure) { Some(site::ensure(cache, steps).await?) } else { None };
+        Ok(Self { root: Some(root), bundle: Some(bundle), site })
+    }
+
+    /// What is there; the rest goes to `unbuilt`.
+    fn as_it_is(infrastructure: &Infrastructure, cache: &Cache, unbuilt: &mut Vec<String>) -> Self {
+        let version = &infrastructure.software.kubernetes;
+        let tools = lab::missing_tools();
+        if !tools.is_empty() {
+            unbuilt.push(format!("install with apt-get: {}", tools.join(" ")));
+        }
+        let found = Self {
+            root: node::find(cache),
+            bundle: Bundle::find(cache, version).ok(),
+            site: site::find(cache).filter(|_| carries(infrastructure)),
+        };
+        for (missing, what) in [
+            (found.root.is_none(), "build the root file system of lab hosts".to_owned()),
+            (found.bundle.is_none(), format!("build the bundle of Kubernetes {version}")),
+            (
+                found.site.is_none() && carries(infrastructure),
+                "fetch the packages that carry the API's address".to_owned(),
+            ),
+        ] {
+            if missing {
+                unbuilt.push(what);
+            }
+        }
+        found
+    }
+}
+
+/// Whether control planes carry the API's address.
+fn carries(infrastructure: &Infrastructure) -> bool {
+    infrastructure.cluster.endpoint.as_ref().and_then(Carried::of).is_some()
+}
+
+/// A package of a program that is kept nowhere.
+async fn packed(program: &Path, called: &str, version: Option<Version>) -> anyhow::Result<AgentPackage> {
+    let directory = tempfile::tempdir()?;
+    let package = images::agent::package(program, called, directory.path()).await?;
+    AgentPackage::read(&package, version).map_err(|(path, error)| {
+        anyhow::Error::from(error).context(format!("cannot read {}", path.display()))
+    })
 }
 
 /// The version of a Debian package; none if it is not one that can be compared, or dpkg-deb is not there to ask: a
@@ -258,6 +383,8 @@ async fn program_beside_infrop(shared: &Shared) -> anyhow::Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use images::steps::Steps;
+
     use super::*;
 
     #[test]
@@ -301,5 +428,78 @@ mod tests {
             let said = version_said_by(&file).await.map(|version| version.to_string());
             assert_eq!(said.as_deref(), expected, "{text}");
         }
+    }
+
+    const DOCUMENT: &str = "\
+apiVersion: infrop.caos.ch/v1alpha1
+kind: Infrastructure
+metadata: { name: site }
+providers:
+  here: { lab: { pools: { control: {}, worker: {} } } }
+cluster:
+  controlPlane: { provider: here, pool: control, nodes: 3 }
+  workers: [{ provider: here, pool: worker, nodes: 1 }]
+  endpoint: { host: 10.88.0.5 }
+software:
+  kubernetes: 1.37.1
+";
+
+    /// A place with a document, and what a command line would say of it. Whatever is built is an error.
+    fn place() -> (tempfile::TempDir, Shared, DocumentArguments) {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("x.yaml");
+        std::fs::write(&file, DOCUMENT).unwrap();
+        let steps = Steps::new(|step| panic!("something is built: {step}"));
+        let shared = Shared { cache: Cache::new(place.path().join("cache")), steps };
+        let lab_dir = place.path().join("labs");
+        (place, shared, DocumentArguments { file, agent: None, record_host_keys: false, lab_dir })
+    }
+
+    #[tokio::test]
+    async fn who_only_looks_builds_nothing_and_says_what_is_not_built() {
+        if let Some(obstacle) = lab::obstacle() {
+            eprintln!("skipped: {obstacle}");
+            return;
+        }
+        let (place, shared, arguments) = place();
+        let context = arguments.look(&shared).await.unwrap();
+        let mut unbuilt = context.unbuilt.clone();
+        // Whether tools are there is this computer's own affair.
+        unbuilt.retain(|what| !what.starts_with("install with apt-get: "));
+        assert_eq!(
+            unbuilt,
+            [
+                "build the root file system of lab hosts",
+                "build the bundle of Kubernetes 1.37.1",
+                "fetch the packages that carry the API's address",
+                "build node-agent",
+            ]
+        );
+        // A look at all of it changes nothing either.
+        let (snapshot, _) = crate::apply::observe(&context, 1).await.unwrap();
+        assert!(snapshot.hosts.is_empty());
+        let mut left: Vec<_> =
+            std::fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["x.yaml"]);
+    }
+
+    #[tokio::test]
+    async fn who_only_looks_knows_the_package_of_a_program_that_is_there() {
+        let (place, shared, mut arguments) = place();
+        let program = place.path().join("agent");
+        std::fs::write(&program, "a program").unwrap();
+        arguments.agent = Some(program);
+        let mut unbuilt = Vec::new();
+        let seen = arguments.agent_package(&shared, Need::Look, &mut unbuilt).await.unwrap();
+        if images::tools::find("dpkg-deb").is_none() {
+            assert_eq!(unbuilt, ["make a package of node-agent"]);
+            return;
+        }
+        assert_eq!(unbuilt, [""; 0]);
+        assert!(!place.path().join("cache").exists());
+        let shared = Shared { steps: Steps::new(|_| ()), ..shared };
+        let made = arguments.agent_package(&shared, Need::Work, &mut unbuilt).await.unwrap();
+        assert!(seen.is_the_same_as(&made));
     }
 }

@@ -25,7 +25,7 @@ pub(super) struct KubeconfigArguments {
 
 pub(super) async fn run(arguments: KubeconfigArguments, shared: &Shared) -> anyhow::Result<u8> {
     let KubeconfigArguments { document } = arguments;
-    let context = document.context(shared).await?;
+    let context = document.look(shared).await?;
     let (snapshot, access) = apply::observe(&context, 32).await?;
     match (snapshot.cluster, access) {
         (_, Some(access)) => {

@@ -248,7 +248,7 @@ async fn replace(arguments: ReplaceArguments, shared: &Shared, stop: Stop) -> an
         return Ok(BAD_INPUT);
     }
     let context = document.context(shared).await?;
-    let pools = apply::pools(&context).await?;
+    let pools = apply::pools(&context, 32).await?;
     let names: Vec<_> = pools.iter().flat_map(|pool| &pool.computes).map(|compute| &compute.name).collect();
     if !names.contains(&&name) {
         return Ok(refuse_unknown(&name, names.into_iter()));

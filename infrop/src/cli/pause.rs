@@ -75,7 +75,7 @@ async fn change(
     reason: Option<&str>,
     shared: &Shared,
 ) -> anyhow::Result<u8> {
-    let context = document.context(shared).await?;
+    let context = document.look(shared).await?;
     let (snapshot, access) = apply::observe(&context, 32).await?;
     let client = &answering(&snapshot.cluster, access.as_ref())?.client;
     let Cluster::There(view) = &snapshot.cluster else { return Ok(DONE) };

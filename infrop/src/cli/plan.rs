@@ -18,7 +18,8 @@ use crate::{
 };
 
 const HELP: &str = "\
-Looks at providers, hosts and cluster, and changes nothing. It shows all steps in their order, as they will be if each \
+Looks at providers, hosts and cluster, and changes nothing, also on this computer: what `apply` would build or install \
+there first is shown. It shows all steps in their order, as they will be if each \
 goes well; hosts take theirs side by side. Removals are shown as `apply --yes` with the same --max-delete would do them. \
 Drains are shown with what they would meet now: budgets that hold pods, and pods that nothing would make again. How long \
 nodes take is estimated by what nodes of this cluster took before.
@@ -60,16 +61,7 @@ struct Plan {
 
 pub(super) async fn run(arguments: PlanArguments, shared: &Shared) -> anyhow::Result<u8> {
     let PlanArguments { document, output, max_delete } = arguments;
-    let context = document.context(shared).await?;
-    let (mut snapshot, access) = apply::observe(&context, 32).await?;
-    // What nobody agreed to yet is what people look at a plan for.
-    snapshot.removals = Removals { limit: max_delete, agreed: Agreed::All, ..Removals::default() };
-    let (steps, end, world) = apply::foresee(&snapshot);
-    let (rollout, stuck, estimate) = roll_out(&context, &world);
-    let emptied = emptied(&steps, &rollout, &apply::rollout_drain(&context.infrastructure.rollout).rules);
-    let drains = drains(&emptied, &snapshot, access.as_ref()).await;
-    let mut rows = rows(&steps, &end, &drains);
-    rows.extend(rollout_rows(&rollout, stuck, &drains));
+    let Plan { steps: rows, estimate } = look(&document.look(shared).await?, max_delete).await?;
     let code = if rows.is_empty() { DONE } else { CHANGES };
     match output {
         Output::Json => print_json(&Plan { steps: rows, estimate })?,
@@ -85,6 +77,35 @@ pub(super) async fn run(arguments: PlanArguments, shared: &Shared) -> anyhow::Re
         }
     }
     Ok(code)
+}
+
+/// What would be done.
+async fn look(context: &Context, max_delete: usize) -> anyhow::Result<Plan> {
+    let (mut snapshot, access) = apply::observe(context, 32).await?;
+    if !context.unbuilt.is_empty() {
+        // What cannot be said of a host for want of it is no obstacle.
+        for host in snapshot.hosts.values_mut() {
+            host.wanted = host.wanted.take().filter(Result::is_ok);
+        }
+    }
+    // What nobody agreed to yet is what people look at a plan for.
+    snapshot.removals = Removals { limit: max_delete, agreed: Agreed::All, ..Removals::default() };
+    let (steps, end, world) = apply::foresee(&snapshot);
+    let (rollout, stuck, estimate) = roll_out(context, &world);
+    let emptied = emptied(&steps, &rollout, &apply::rollout_drain(&context.infrastructure.rollout).rules);
+    let drains = drains(&emptied, &snapshot, access.as_ref()).await;
+    let mut rows: Vec<Row> = unbuilt(context).chain(rows(&steps, &end, &drains)).collect();
+    rows.extend(rollout_rows(&rollout, stuck, &drains));
+    Ok(Plan { steps: rows, estimate })
+}
+
+/// What is done on this computer before all other steps.
+fn unbuilt(context: &Context) -> impl Iterator<Item = Row> {
+    context.unbuilt.iter().map(|what| Row {
+        host: None,
+        what: what.clone(),
+        reason: Some("on this computer; what hosts need is known only after it".to_owned()),
+    })
 }
 
 /// The rollout after all other steps, the nodes that would not be through at its end, with the reason, and how long it
@@ -197,6 +218,7 @@ fn rows(steps: &[Action], end: &Decision, drains: &BTreeMap<NodeName, String>) -
 mod tests {
     use super::*;
     use crate::{
+        apply::testing::{Fake, lab_context},
         cluster::Fate,
         desired::{Drain, Rollout},
     };
@@ -213,5 +235,17 @@ mod tests {
             let found: Vec<_> = found.iter().map(|(name, rules)| (name.as_str(), rules.unmanaged)).collect();
             assert_eq!(found, [("w-1", Fate::Refuse), ("w-2", expected), ("w-3", Fate::Refuse)]);
         }
+    }
+
+    #[tokio::test]
+    async fn what_is_built_here_comes_before_all_other_steps() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut context = lab_context(Fake::new(&directory.path().join("writer.json")));
+        let names = |rows: &[Row]| rows.iter().map(|row| row.what.clone()).collect::<Vec<_>>();
+        let plan = look(&context, 1).await.unwrap();
+        assert_eq!(names(&plan.steps).first().map(String::as_str), Some("create control-1"));
+        context.unbuilt = vec!["build the bundle of Kubernetes 1.37.1".to_owned()];
+        let plan = look(&context, 1).await.unwrap();
+        assert_eq!(names(&plan.steps)[..2], ["build the bundle of Kubernetes 1.37.1", "create control-1"]);
     }
 }

@@ -8,10 +8,13 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use common::metadata::{Configuration, Key, NodeName, Repository};
+use common::{
+    KubernetesVersion,
+    metadata::{Configuration, Key, NodeName, Repository},
+};
 use futures::future::LocalBoxFuture;
 use images::{
-    kubernetes::{Bundle, Manifest},
+    kubernetes::{Bundle, Manifest, containerd_for},
     repository::KEY_FILE,
     site,
     steps::Steps,
@@ -39,12 +42,23 @@ const BUNDLES: &str = "/opt/infrop/bundles";
 pub struct Means {
     /// All labs.
     pub store: Store,
-    /// The root file system of hosts.
-    pub root: PathBuf,
+    /// What hosts are made of; none for who only looks at them or ends them, for it takes minutes to build.
+    pub parts: Option<Parts>,
     /// The infrop program, which supervises labs.
     pub infrop: PathBuf,
     /// Where progress goes.
     pub steps: Steps,
+}
+
+/// What lab hosts are made of.
+#[derive(Debug, Clone)]
+pub struct Parts {
+    /// Their root file system.
+    pub root: PathBuf,
+    /// Kubernetes.
+    pub bundle: Bundle,
+    /// Packages that carry the API's address, if control planes do.
+    pub site: Option<PathBuf>,
 }
 
 /// Lab hosts as computes.
@@ -55,29 +69,28 @@ pub struct LabComputes {
     lab: LabName,
     pools: BTreeSet<PoolName>,
     means: Means,
-    bundle: Bundle,
-    /// Packages that carry the API's address, if control planes do.
-    site: Option<PathBuf>,
     defaults: HostDefaults,
     /// Making the lab, or starting it, is done by one at a time.
     making: Mutex<()>,
 }
 
 impl LabComputes {
-    /// Of a provider of the document.
+    /// Of a provider of the document, with the bundle of that Kubernetes version and the packages that carry the API's
+    /// address, as far as they are there: without them, what hosts are to have is known only roughly.
     pub fn new(
         provider: ProviderName,
         owner: InfrastructureName,
         wanted: &LabProvider,
         means: Means,
-        bundle: Bundle,
-        site: Option<PathBuf>,
+        kubernetes: &KubernetesVersion,
+        bundle: Option<&Bundle>,
+        site: Option<&Path>,
     ) -> anyhow::Result<Self> {
         let lab = owner.as_str().parse()?;
-        let endpoint = site.as_deref().map(endpoint_defaults).transpose()?.unwrap_or_default();
-        let defaults = HostDefaults { endpoint, ..defaults(bundle.manifest())? };
+        let endpoint = site.map(endpoint_defaults).transpose()?.unwrap_or_default();
+        let defaults = HostDefaults { endpoint, ..defaults(kubernetes, bundle.map(Bundle::manifest))? };
         let pools = wanted.pools.keys().cloned().collect();
-        Ok(Self { provider, owner, lab, pools, means, bundle, site, defaults, making: Mutex::default() })
+        Ok(Self { provider, owner, lab, pools, means, defaults, making: Mutex::default() })
     }
 
     fn error(&self, what: impl Into<String>) -> impl FnOnce(anyhow::Error) -> Error {
@@ -105,7 +118,10 @@ impl LabComputes {
     /// The lab, running; it is made or started if need be.
     async fn ensure(&self) -> anyhow::Result<Lab> {
         let _making = self.making.lock().await;
-        let Means { store, root, infrop, steps } = &self.means;
+        let Means { store, parts, infrop, steps } = &self.means;
+        let Some(Parts { root, bundle, site }) = parts else {
+            bail!("this command makes no hosts: what they are made of was not built");
+        };
         lab::raise_limits(steps);
         let lab = match self.find()? {
             Some(summary) if summary.running => Lab::open(store, &self.lab)?,
@@ -122,11 +138,21 @@ impl LabComputes {
                 Lab::create(store, plan, steps).await?
             }
         };
-        lab.offer(&self.bundle.manifest().kubernetes.to_string(), self.bundle.path()).await?;
-        if let Some(site) = &self.site {
+        lab.offer(&bundle.manifest().kubernetes.to_string(), bundle.path()).await?;
+        if let Some(site) = site {
             lab.offer(SITE, site).await?;
         }
         Ok(lab)
+    }
+
+    /// The lab as it is, running, if there is one. Nothing is made for it.
+    async fn present(&self) -> anyhow::Result<Option<Lab>> {
+        let _making = self.making.lock().await;
+        Ok(match self.find()? {
+            None => None,
+            Some(summary) if summary.running => Some(Lab::open(&self.means.store, &self.lab)?),
+            Some(_) => Some(Lab::start(&self.means.store, &self.lab).await?),
+        })
     }
 
     async fn look(&self) -> anyhow::Result<Vec<Compute>> {
@@ -165,7 +191,7 @@ fn is_of(pool: &PoolName, host: &str) -> bool {
 }
 
 impl Provider for LabComputes {
-    fn observe(&self) -> LocalBoxFuture<'_, Result<Vec<Pool>, Error>> {
+    fn observe(&self, _at_once: usize) -> LocalBoxFuture<'_, Result<Vec<Pool>, Error>> {
         Box::pin(async {
             let computes = self.look().await.map_err(self.error("look at the lab"))?;
             let pool = |name: &PoolName| Pool {
@@ -205,7 +231,9 @@ impl Provider for LabComputes {
     fn delete<'a>(&'a self, compute: &'a Compute) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             let removed = async {
-                self.ensure().await?.remove_host(&compute.name.as_str().parse()?).await?;
+                if let Some(lab) = self.present().await? {
+                    lab.remove_host(&compute.name.as_str().parse()?).await?;
+                }
                 anyhow::Ok(())
             };
             removed.await.map_err(self.error(format!("remove {}", compute.name)))
@@ -241,6 +269,15 @@ impl Provider for LabComputes {
                 anyhow::Ok(())
             };
             released.await.map_err(self.error("end the lab"))
+        })
+    }
+
+    fn console<'a>(&'a self, compute: &'a Compute) -> LocalBoxFuture<'a, Option<String>> {
+        Box::pin(async {
+            let lab = Lab::open(&self.means.store, &self.lab).ok()?;
+            let file = lab.console(&compute.name.as_str().parse().ok()?);
+            let end = lab::last_words(&file)?;
+            Some(format!("its console ({}) ends with: {end}", file.display()))
         })
     }
 
@@ -289,7 +326,7 @@ impl Provider for LabComputes {
 
 /// What hosts that share this computer's kernel need: no systemd above them, perhaps cgroup v1, swap unknown, and
 /// everything from the bundle.
-fn defaults(bundle: &Manifest) -> anyhow::Result<HostDefaults> {
+fn defaults(kubernetes: &KubernetesVersion, bundle: Option<&Manifest>) -> anyhow::Result<HostDefaults> {
     let apt = format!("{BUNDLES}/{{kubernetes}}/apt");
     let repository = Repository {
         name: "bundle".parse()?,
@@ -298,11 +335,16 @@ fn defaults(bundle: &Manifest) -> anyhow::Result<HostDefaults> {
         components: Vec::new(),
         key: Key::KeyFile(format!("{apt}/repository.asc").parse()?),
     };
-    let containerd = bundle.components.get("containerd").context("the bundle has no containerd")?;
-    let containerd_config = Containerd { pause: Some(pause(bundle)?), systemd: false, shared: true };
+    let containerd = match bundle {
+        Some(bundle) => bundle.components.get("containerd").context("the bundle has no containerd")?,
+        None => containerd_for(kubernetes),
+    };
+    let pause = bundle.map(pause).transpose()?;
+    let containerd_config = Containerd { pause, systemd: false, shared: true };
+    let directory = Path::new(BUNDLES).join(kubernetes.to_string());
     let configuration = Configuration {
         containerd_config: Some(containerd_config.config()),
-        images: Some(images(bundle, &Path::new(BUNDLES).join(bundle.kubernetes.to_string()))?),
+        images: bundle.map(|bundle| images(bundle, &directory)).transpose()?,
         ..Configuration::default()
     };
     Ok(HostDefaults {

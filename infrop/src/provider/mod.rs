@@ -129,8 +129,8 @@ pub struct Error {
 
 /// Who has computes. Every call can be made again after a crash in the middle of it.
 pub trait Provider: fmt::Debug {
-    /// Its pools and computes as they are. Changes nothing.
-    fn observe(&self) -> LocalBoxFuture<'_, Result<Vec<Pool>, Error>>;
+    /// Its pools and computes as they are; where each has to be asked, up to `at_once` of them together. Changes nothing.
+    fn observe(&self, at_once: usize) -> LocalBoxFuture<'_, Result<Vec<Pool>, Error>>;
 
     /// Addresses of all hosts that a pool has or could give; none if that is only known of computes that are there.
     fn addresses(&self, pool: &PoolName) -> Option<BTreeSet<IpAddr>>;
@@ -154,14 +154,20 @@ pub trait Provider: fmt::Debug {
     /// Gives back what the provider kept for the infrastructure beside computes, when it has none left.
     fn release(&self) -> LocalBoxFuture<'_, Result<(), Error>>;
 
+    /// The end of what a compute's console showed and where all of it is, in one line; none where there is no console
+    /// that could be read. For a host that does not answer, and so cannot be asked itself.
+    fn console<'a>(&'a self, _compute: &'a Compute) -> LocalBoxFuture<'a, Option<String>> {
+        Box::pin(async { None })
+    }
+
     /// How a compute is reached.
     fn access(&self, compute: &Compute) -> Result<Access, Error>;
 
     /// Makes the way from here to the API at `address`, if one has to be made, and gives it.
     fn route(&self, address: SocketAddr) -> LocalBoxFuture<'_, Result<Route, Error>>;
 
-    /// Where the provider keeps who works on the infrastructure while there is no cluster that could. Control planes
-    /// are of `pool`.
+    /// Where the provider keeps who works on the infrastructure while there is no cluster that could: at least one
+    /// place, or why there is none. Control planes are of `pool`.
     fn records<'a>(&'a self, pool: &'a PoolName) -> LocalBoxFuture<'a, Result<Vec<Box<dyn Record>>, Error>>;
 
     /// Gives hosts that are there access to what their defaults speak of.

@@ -5,17 +5,23 @@
 //! are compared, unless they differ by far more than clocks do.
 
 mod file;
+mod keep;
 mod lease;
 mod remote;
 
-use std::{fmt, time::Duration};
+use std::{cell::Cell, fmt, rc::Rc, time::Duration};
 
 use futures::future::LocalBoxFuture;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-pub use self::{file::FileRecord, lease::LeaseRecord, remote::HostRecord};
+pub use self::{
+    file::FileRecord,
+    keep::{keep, replaced},
+    lease::LeaseRecord,
+    remote::{HostRecord, clearing},
+};
 use crate::random;
 
 /// A record that is not renewed for this long belongs to nobody.
@@ -29,6 +35,9 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// A record this old belongs to nobody, whoever's clock is wrong.
 const ANCIENT: SignedDuration = SignedDuration::from_mins(10);
+
+/// What gives a record up may take this long: one that stays is free after [`DURATION`].
+const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 
 /// How often one is written anew that changed meanwhile, by a write of ours whose end we did not see.
 const WRITES: u32 = 3;
@@ -68,6 +77,16 @@ pub trait Record: fmt::Debug {
         seen: &'a Seen,
         entry: &'a Entry,
     ) -> LocalBoxFuture<'a, anyhow::Result<Option<Seen>>>;
+
+    /// Makes it nobody's if it still is as it was read; says whether it was. `nobody` is what it says then, if it stays.
+    fn give_up<'a>(&'a self, seen: &'a Seen, nobody: &'a Entry) -> LocalBoxFuture<'a, anyhow::Result<bool>> {
+        Box::pin(async { Ok(self.write(seen, nobody).await?.is_some()) })
+    }
+
+    /// How long the writer goes on without being able to renew it: as long as others would wait, less the time to stop.
+    fn patience(&self) -> Duration {
+        DURATION.saturating_sub(RENEWAL)
+    }
 }
 
 /// Why one is not the writer.
@@ -89,6 +108,14 @@ pub enum Error {
     /// The record cannot be read or written.
     #[error("cannot become the writer by {place}")]
     Record {
+        /// Where.
+        place: String,
+        /// Why.
+        source: anyhow::Error,
+    },
+    /// The record was ours, and others may take it by now.
+    #[error("cannot stay the writer by {place}")]
+    Lost {
         /// Where.
         place: String,
         /// Why.
@@ -119,8 +146,24 @@ pub struct Holding {
     record: Box<dyn Record>,
     seen: Seen,
     entry: Entry,
+    health: Rc<Health>,
+}
+
+/// How a record that is ours fares.
+struct Health {
+    place: String,
+    patience: Duration,
     /// When it was last written.
-    renewed: Instant,
+    renewed: Cell<Instant>,
+    /// What kept us from it since.
+    trouble: Cell<Option<anyhow::Error>>,
+}
+
+impl fmt::Debug for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // What is in a cell can be seen only by taking it out.
+        f.debug_struct("Health").field("place", &self.place).finish_non_exhaustive()
+    }
 }
 
 impl Holding {
@@ -158,28 +201,33 @@ impl Holding {
             let now = Timestamp::now();
             let entry = Entry { holder: identity.to_owned(), renewed: now, since: now };
             if let Some(seen) = record.write(&seen, &entry).await.map_err(broken)? {
-                return Ok(Self { record, seen, entry, renewed: Instant::now() });
+                let health = Health {
+                    place,
+                    patience: record.patience(),
+                    renewed: Cell::new(Instant::now()),
+                    trouble: Cell::default(),
+                };
+                return Ok(Self { record, seen, entry, health: Rc::new(health) });
             }
             // Someone was faster; it shows on the next look.
         }
     }
 
-    /// Renews until that is no longer possible; then the writer has to stop. It may be dropped and called again at any
-    /// moment.
+    /// Renews for as long as it is ours. While it cannot be reached it is tried again: how long that may go on is for
+    /// whoever holds it to say. It may be dropped and called again at any moment.
     pub async fn keep(&mut self) -> Error {
-        let mut wake = self.renewed + RENEWAL;
+        let mut wake = self.health.renewed.get() + RENEWAL;
         loop {
             sleep_until(wake).await;
             wake = Instant::now() + RENEWAL;
             match self.renew().await {
                 Ok(None) => {}
                 Ok(Some(lost)) => return lost,
-                // Away for a moment; others wait just as long before they take it.
-                Err(source) if self.renewed.elapsed() + RENEWAL > DURATION => {
-                    return Error::Record { place: self.record.place(), source };
+                // Expected while the only control plane is upgraded, or while a host restarts.
+                Err(error) => {
+                    tracing::info!(place = self.record.place(), "cannot renew: {error:#}");
+                    self.health.trouble.set(Some(error));
                 }
-                // Expected while the only control plane is upgraded.
-                Err(error) => tracing::info!(place = self.record.place(), "cannot renew: {error:#}"),
             }
         }
     }
@@ -188,7 +236,8 @@ impl Holding {
     async fn renew(&mut self) -> anyhow::Result<Option<Error>> {
         let lost = self.write(&Entry { renewed: Timestamp::now(), ..self.entry.clone() }).await?;
         if lost.is_none() {
-            self.renewed = Instant::now();
+            self.health.renewed.set(Instant::now());
+            self.health.trouble.set(None);
         }
         Ok(lost)
     }
@@ -200,27 +249,47 @@ impl Holding {
                 self.seen = seen;
                 return Ok(None);
             }
-            let place = self.record.place();
-            let seen = self.record.read().await?;
-            match seen.entry.clone() {
-                // A write of ours whose end we did not see.
-                Some(entry) if entry.holder == self.entry.holder => self.seen = seen,
-                Some(Entry { holder, since, .. }) => return Ok(Some(Error::Held { holder, since, place })),
-                None => {
-                    let source = anyhow::anyhow!("someone removed it");
-                    return Ok(Some(Error::Record { place, source }));
-                }
+            if let Some(lost) = self.look().await? {
+                return Ok(Some(lost));
             }
         }
         Err(anyhow::anyhow!("it changes all the time"))
     }
 
+    /// Reads the record again; gives the reason if it is no longer ours.
+    async fn look(&mut self) -> anyhow::Result<Option<Error>> {
+        let place = self.record.place();
+        let seen = self.record.read().await?;
+        Ok(match seen.entry.clone() {
+            // A write of ours whose end we did not see.
+            Some(entry) if entry.holder == self.entry.holder => {
+                self.seen = seen;
+                None
+            }
+            Some(Entry { holder, since, .. }) => Some(Error::Held { holder, since, place }),
+            // Also by one that took over and is through.
+            None => Some(Error::Lost { place, source: anyhow::anyhow!("someone removed it") }),
+        })
+    }
+
     /// Lets the next one in at once.
     pub async fn release(mut self) {
-        let nobody = Entry { holder: String::new(), ..self.entry.clone() };
-        if let Err(error) = self.write(&nobody).await {
-            tracing::warn!(place = self.record.place(), "cannot give up: {error:#}");
+        let place = self.record.place();
+        match timeout(RELEASE_LIMIT, self.give_up()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::info!(place, "cannot give up: {error:#}"),
+            Err(_) => tracing::info!(place, "cannot give up in time"),
         }
+    }
+
+    async fn give_up(&mut self) -> anyhow::Result<()> {
+        let nobody = Entry { holder: String::new(), ..self.entry.clone() };
+        for _ in 0..WRITES {
+            if self.record.give_up(&self.seen, &nobody).await? || self.look().await?.is_some() {
+                break;
+            }
+        }
+        Ok(())
     }
 }
 

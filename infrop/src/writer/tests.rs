@@ -105,3 +105,140 @@ async fn renewing_goes_on_however_often_it_is_interrupted() {
     assert!(first.renew().await.unwrap().is_none());
     assert!(first.renew().await.unwrap().is_none());
 }
+
+/// A record in a file that can be out of reach, with a host's patience.
+#[derive(Debug)]
+struct Away {
+    file: FileRecord,
+    away: Rc<Cell<bool>>,
+}
+
+impl Away {
+    fn check(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(!self.away.get(), "no route to {}", self.place());
+        Ok(())
+    }
+}
+
+const PATIENCE: Duration = Duration::from_mins(10);
+
+impl Record for Away {
+    fn place(&self) -> String {
+        self.file.place()
+    }
+
+    fn read(&self) -> LocalBoxFuture<'_, anyhow::Result<Seen>> {
+        Box::pin(async {
+            self.check()?;
+            self.file.read().await
+        })
+    }
+
+    fn write<'a>(
+        &'a self,
+        seen: &'a Seen,
+        entry: &'a Entry,
+    ) -> LocalBoxFuture<'a, anyhow::Result<Option<Seen>>> {
+        Box::pin(async {
+            self.check()?;
+            self.file.write(seen, entry).await
+        })
+    }
+
+    fn patience(&self) -> Duration {
+        PATIENCE
+    }
+}
+
+/// Records on so many hosts, and the switches that take them away.
+async fn on_hosts(directory: &tempfile::TempDir, count: usize) -> (Vec<Holding>, Vec<Rc<Cell<bool>>>) {
+    let (mut held, mut switches) = (Vec::new(), Vec::new());
+    for number in 0..count {
+        let away = Rc::new(Cell::new(false));
+        let file = FileRecord::new(directory.path().join(format!("{number}.json")));
+        let record = Box::new(Away { file, away: Rc::clone(&away) });
+        held.push(Holding::acquire(record, "a", false, &|_| ()).await.unwrap());
+        switches.push(away);
+    }
+    (held, switches)
+}
+
+#[tokio::test(start_paused = true)]
+async fn hosts_that_restart_do_not_end_the_work() {
+    for (count, away) in [(1, 1), (3, 1), (3, 3)] {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut held, switches) = on_hosts(&directory, count).await;
+        let restarts = async {
+            for switch in switches.iter().take(away) {
+                switch.set(true);
+            }
+            sleep(PATIENCE / 2).await;
+            for switch in &switches {
+                switch.set(false);
+            }
+            sleep(RENEWAL * 2).await;
+        };
+        tokio::select! {
+            lost = keep(&mut held) => panic!("{count}, {away}: {lost}"),
+            () = restarts => {}
+        }
+        // All are renewed again, as if nothing had been.
+        assert!(held.iter().all(|holding| holding.health.renewed.get().elapsed() <= RENEWAL * 2));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_ends_when_most_records_are_out_of_reach_for_too_long() {
+    for (count, away, ends) in [(1, 1, true), (2, 1, false), (2, 2, true), (3, 1, false), (3, 2, true)] {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut held, switches) = on_hosts(&directory, count).await;
+        for switch in switches.iter().take(away) {
+            switch.set(true);
+        }
+        let started = Instant::now();
+        match timeout(PATIENCE * 3, keep(&mut held)).await {
+            Ok(lost) => {
+                assert!(ends && started.elapsed() >= PATIENCE, "{count}, {away}: {lost}");
+                let text = format!("{:#}", anyhow::Error::from(lost));
+                assert!(
+                    text.starts_with("cannot stay the writer by /") && text.contains("no route"),
+                    "{text}"
+                );
+            }
+            Err(_) => assert!(!ends, "{count}, {away}"),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_record_that_someone_else_has_ends_the_work() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut held, switches) = on_hosts(&directory, 3).await;
+    switches[0].set(true);
+    // It restarted, and was taken by one who saw it first.
+    let taken = async {
+        sleep(RENEWAL * 4).await;
+        let file = Box::new(FileRecord::new(directory.path().join("0.json")));
+        Holding::acquire(file, "b", false, &|_| ()).await.unwrap();
+        switches[0].set(false);
+        std::future::pending::<()>().await;
+    };
+    let lost = tokio::select! {
+        lost = keep(&mut held) => lost,
+        () = taken => unreachable!(),
+    };
+    assert!(matches!(&lost, Error::Held { holder, .. } if holder == "b"), "{lost}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_of_the_cluster_is_not_waited_for_longer_than_others_wait() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().join("place");
+    let record = Box::new(FileRecord::new(place.join("writer.json")));
+    let mut held = [Holding::acquire(record, "a", false, &|_| ()).await.unwrap()];
+    std::fs::remove_dir_all(&place).unwrap();
+    std::fs::write(&place, "").unwrap();
+    let started = Instant::now();
+    let lost = keep(&mut held).await;
+    assert!(matches!(lost, Error::Lost { .. }) && started.elapsed() < DURATION, "{lost}");
+}

@@ -1,6 +1,6 @@
 //! Hosts that are there, some with faults: those have their reason, the others finish.
 
-use std::{fmt::Write as _, path::Path};
+use std::{fmt::Write as _, fs, path::Path};
 
 use anyhow::{Context, ensure};
 use images::{site, steps::Steps};
@@ -68,6 +68,11 @@ pub(crate) async fn faults() -> anyhow::Result<()> {
         let joined = lab.run("w1", "grep server: /etc/kubernetes/kubelet.conf").await?;
         ensure!(joined.contains(&format!("https://{ADDRESS}:6443")), "{joined}");
 
+        // Who was at work stood there until there was a Lease.
+        let left = lab.run("cp1", "ls -A /var/lib/infrop").await?;
+        ensure!(!left.contains("writer-"), "{left}");
+        recorded(lab, &infrastructure).await?;
+
         // A host that someone else uses stays theirs.
         lab.run("w1", "sed -i 's/static/other/' /var/lib/infrop/owner.json").await?;
         // A host that a newer infrop brought its node-agent to keeps it.
@@ -81,6 +86,30 @@ pub(crate) async fn faults() -> anyhow::Result<()> {
         Ok(())
     })
     .await
+}
+
+/// A key that nobody vouched for is taken down only where that was asked for, and is trusted from then on.
+async fn recorded(lab: &TestLab, infrastructure: &Infrastructure) -> anyhow::Result<()> {
+    let definition = lab.lab().definition()?;
+    let host = definition.hosts.iter().find(|host| host.name.as_str() == "cp1").context("there is no cp1")?;
+    let (address, key) = (host.address, host.host_key.trim());
+    let file = lab.lab().directory().join("recorded");
+    fs::write(&file, "")?;
+    let named = format!("name: cp1, address: {address}");
+    infrastructure.edit(&format!("{named}, hostKeys: ['{key}']"), &named)?;
+    infrastructure.edit("\nssh:\n", &format!("\nssh:\n  knownHosts: {}\n", file.display()))?;
+    let status = ["status", "-o", "json"];
+    let seen = infrastructure.insist(&status).await?;
+    ensure!(seen.contains("cp1 is not trusted"), "{seen}");
+    ensure!(fs::read_to_string(&file)?.is_empty(), "a key was taken down that nobody asked for");
+    let seen = infrastructure.insist(&["status", "-o", "json", "--record-host-keys"]).await?;
+    ensure!(!seen.contains("cp1 is not trusted"), "{seen}");
+    // Without the comment behind it.
+    let words: Vec<&str> = key.split(' ').take(2).collect();
+    ensure!(fs::read_to_string(&file)?.contains(&words.join(" ")), "its key was not taken down");
+    let seen = infrastructure.insist(&status).await?;
+    ensure!(!seen.contains("cp1 is not trusted"), "{seen}");
+    Ok(())
 }
 
 fn document(lab: &TestLab, site: &Path) -> anyhow::Result<String> {

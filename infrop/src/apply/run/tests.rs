@@ -2,18 +2,12 @@
 
 use super::{super::snapshot::Role, *};
 use crate::{
-    apply::context::tests::{DOCUMENT, context, host},
+    apply::{
+        context::tests::{DOCUMENT, context, host},
+        testing::Silence,
+    },
     cluster::DrainError,
 };
-
-#[derive(Debug)]
-struct Silence;
-
-impl Progress for Silence {
-    fn event(&self, _: &Event) {}
-
-    fn waiting(&self, _: &BTreeMap<NodeName, String>) {}
-}
 
 fn name(text: &str) -> NodeName {
     text.parse().unwrap()

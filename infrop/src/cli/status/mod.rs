@@ -5,6 +5,7 @@ mod report;
 mod tests;
 
 use clap::Args;
+use common::metadata::NodeName;
 use jiff::{SignedDuration, Timestamp};
 
 use self::report::{ClusterReport, Report, Row, report};
@@ -14,7 +15,7 @@ use super::{
     output::{Output, print_json, say, table},
 };
 use crate::{
-    apply::{self, Agreed, Context, Removals},
+    apply::{self, Agreed, Context, Removals, Snapshot},
     writer::{Entry, LeaseRecord, Record},
 };
 
@@ -41,7 +42,7 @@ pub(super) struct StatusArguments {
 
 pub(super) async fn run(arguments: StatusArguments, shared: &Shared) -> anyhow::Result<u8> {
     let StatusArguments { document, output } = arguments;
-    let context = document.context(shared).await?;
+    let context = document.look(shared).await?;
     let report = look(&context).await?;
     match output {
         Output::Json => print_json(&report)?,
@@ -59,7 +60,7 @@ pub(super) async fn run(arguments: StatusArguments, shared: &Shared) -> anyhow::
 /// `infrop node list`: the nodes alone.
 pub(super) async fn list(arguments: StatusArguments, shared: &Shared) -> anyhow::Result<u8> {
     let StatusArguments { document, output } = arguments;
-    let report = look(&document.context(shared).await?).await?;
+    let report = look(&document.look(shared).await?).await?;
     match output {
         Output::Json => print_json(&report.nodes)?,
         Output::Text => say(rows(&report.nodes, Timestamp::now()))?,
@@ -69,10 +70,21 @@ pub(super) async fn list(arguments: StatusArguments, shared: &Shared) -> anyhow:
 
 async fn look(context: &Context) -> anyhow::Result<Report> {
     let (mut snapshot, access) = apply::observe(context, 32).await?;
+    if !context.unbuilt.is_empty() {
+        // Whether a host has what it is to have cannot be told; that it has something can.
+        for host in snapshot.hosts.values_mut() {
+            if host.seen().is_none_or(|report| report.delivered.is_some()) {
+                host.wanted = None;
+            }
+        }
+    }
     // What would be removed is shown as that, whatever a run would be allowed.
     snapshot.removals = Removals { limit: usize::MAX, agreed: Agreed::All, ..Removals::default() };
     let mut decision = apply::decide(&snapshot);
     for (name, why) in apply::rollout_reasons(&context.infrastructure, &snapshot) {
+        decision.waiting.entry(name).or_insert(why);
+    }
+    for (name, why) in silent(context, &snapshot).await {
         decision.waiting.entry(name).or_insert(why);
     }
     let first = apply::sorted(&snapshot)
@@ -86,7 +98,28 @@ async fn look(context: &Context) -> anyhow::Result<Report> {
     };
     let writer = writer.filter(|entry| !entry.holder.is_empty());
     let name = context.infrastructure.metadata.name.to_string();
-    Ok(report(name, endpoint, &snapshot, &decision, writer))
+    let mut report = report(name, endpoint, &snapshot, &decision, writer);
+    if !context.unbuilt.is_empty() {
+        let why = format!(
+            "nobody can tell here whether hosts have what they are to have: `infrop apply` would first {}",
+            context.unbuilt.join(", ")
+        );
+        report.problems.insert("this computer".to_owned(), why);
+    }
+    Ok(report)
+}
+
+/// Why hosts do not answer that have power, and what their consoles tell of it.
+async fn silent(context: &Context, snapshot: &Snapshot) -> Vec<(NodeName, String)> {
+    let mut reasons = Vec::new();
+    for (name, host) in &snapshot.hosts {
+        if let Some(Err(why)) = &host.report
+            && let Some(console) = apply::console(context, snapshot, host).await
+        {
+            reasons.push((name.clone(), format!("{why}; {console}")));
+        }
+    }
+    reasons
 }
 
 /// The cluster in one line.

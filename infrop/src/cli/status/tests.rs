@@ -4,7 +4,10 @@ use common::{annotations, metadata::NodeName};
 
 use super::*;
 use crate::{
-    apply::{Action, Cluster, ClusterView, Decision, Group, Host, Snapshot},
+    apply::{
+        Action, Cluster, ClusterView, Decision, Group, Host, Snapshot,
+        testing::{Fake, lab_context},
+    },
     bootstrap::host::{HostReport, KubeadmState},
     cluster::NodeView,
     provider::{Compute, Ownership, Power, Spares},
@@ -181,4 +184,31 @@ fn ages_are_in_the_unit_that_says_enough() {
     {
         assert_eq!(age(SignedDuration::from_secs(seconds)), expected);
     }
+}
+
+#[tokio::test]
+async fn a_host_with_power_that_does_not_answer_shows_the_end_of_its_console() {
+    let directory = tempfile::tempdir().unwrap();
+    let computes = vec![Fake::compute("control-1", Power::On), Fake::compute("control-2", Power::Off)];
+    let context = lab_context(Fake { computes, ..Fake::new(&directory.path().join("writer.json")) });
+    let report = look(&context).await.unwrap();
+    let rows: Vec<(&str, bool)> = report
+        .nodes
+        .iter()
+        .map(|row| {
+            (row.phase.as_str(), row.reason.as_deref().is_some_and(|why| why.contains("ends with: no disk")))
+        })
+        .collect();
+    assert_eq!(rows, [("Silent", true), ("Off", false)]);
+}
+
+#[tokio::test]
+async fn what_is_not_built_here_is_said_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut context = lab_context(Fake::new(&directory.path().join("writer.json")));
+    assert!(look(&context).await.unwrap().problems.is_empty());
+    context.unbuilt = vec!["build node-agent".to_owned()];
+    let problems = look(&context).await.unwrap().problems;
+    let why = &problems["this computer"];
+    assert!(problems.len() == 1 && why.ends_with("`infrop apply` would first build node-agent"), "{why}");
 }

@@ -91,6 +91,11 @@ pub fn obstacle() -> Option<String> {
     None
 }
 
+/// The Debian packages that labs need and that are not there.
+pub fn missing_tools() -> Vec<&'static str> {
+    tools::missing(&TOOLS)
+}
+
 /// Installs what labs need, where that can be done.
 pub async fn ensure_tools(steps: &Steps) -> Result<(), Error> {
     Ok(tools::ensure(&TOOLS, steps).await?)
@@ -378,4 +383,52 @@ fn last_lines(path: &Path) -> String {
     let text = String::from_utf8_lossy(&bytes);
     let lines: Vec<&str> = text.lines().collect();
     lines.get(lines.len().saturating_sub(LINES)..).unwrap_or_default().join("\n")
+}
+
+/// The end of a console in one line; none if it showed nothing.
+pub(super) fn last_words(path: &Path) -> Option<String> {
+    const LINES: usize = 3;
+    let text = plain(&String::from_utf8_lossy(&std::fs::read(path).ok()?));
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let end = lines.get(lines.len().saturating_sub(LINES)..).unwrap_or_default();
+    (!end.is_empty()).then(|| end.join(" / "))
+}
+
+/// A text without what colours a terminal or moves its cursor: an escape, a bracket, and all up to a letter.
+fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut characters = text.chars();
+    while let Some(character) = characters.next() {
+        if character == '\u{1b}' {
+            if characters.next() == Some('[') {
+                characters.by_ref().find(char::is_ascii_alphabetic);
+            }
+        } else if character == '\n' || !character.is_control() {
+            plain.push(character);
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_console_is_one_plain_line() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("console.log");
+        assert_eq!(last_words(&file), None);
+        for (console, expected) in [
+            ("", None),
+            ("\n\r\n \n", None),
+            ("one\r\n", Some("one")),
+            ("a\nb\n\nc\nd\n", Some("b / c / d")),
+            ("[\u{1b}[0;31mFAILED\u{1b}[0m] Failed to start ssh.\r\n", Some("[FAILED] Failed to start ssh.")),
+            ("cut \u{1b}[0;3", Some("cut")),
+        ] {
+            std::fs::write(&file, console).unwrap();
+            assert_eq!(last_words(&file).as_deref(), expected, "{console:?}");
+        }
+    }
 }

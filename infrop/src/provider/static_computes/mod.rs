@@ -1,6 +1,10 @@
 //! Hosts that are there. The mark of who uses them stands on the hosts themselves; one that does not answer is
 //! unknown, never free.
 
+mod bundle;
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
@@ -11,11 +15,8 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use common::{
-    KubernetesVersion,
-    metadata::{Configuration, KernelModule, NodeName, Swap},
-};
-use futures::future::{LocalBoxFuture, join_all};
+use common::metadata::{Configuration, KernelModule, NodeName, Swap};
+use futures::{StreamExt, future::LocalBoxFuture, stream};
 use images::kubernetes::Manifest;
 
 use super::{
@@ -29,11 +30,27 @@ use crate::{
     },
     cluster::Route,
     desired::{InfrastructureName, PoolName, ProviderName, Software, Ssh, StaticHost, StaticProvider},
-    writer::{HostRecord, Record},
+    writer::{self, HostRecord, Record},
 };
 
 /// To write or remove a file.
 const SHORT: Duration = Duration::from_secs(30);
+
+/// How many hosts are asked at once for what one of them has to tell: each is a process of ssh here.
+const AT_ONCE: usize = 32;
+
+/// What ssh is told before it reads the settings of this computer, of which the first one counts: how hosts are reached
+/// is theirs to say (a jump host, an agent), whom to trust is the document's alone. Also, ssh is not to learn other keys
+/// from a host it trusts: the file of known hosts is a person's.
+const TRUST: &str = "\
+GlobalKnownHostsFile /dev/null
+KnownHostsCommand none
+NoHostAuthenticationForLocalhost no
+UpdateHostKeys no
+VerifyHostKeyDNS no
+Include ~/.ssh/config
+Include /etc/ssh/ssh_config
+";
 
 /// To purge a package and to wait for a service's last step.
 const RELEASE_LIMIT: Duration = Duration::from_mins(5);
@@ -62,6 +79,8 @@ pub struct StaticComputes {
     reach: Reach,
     /// Host keys of the document, in the form of ssh.
     pinned: PathBuf,
+    /// What else ssh is told.
+    trust: PathBuf,
     connections: Arc<Connections>,
     defaults: HostDefaults,
 }
@@ -87,8 +106,10 @@ impl StaticComputes {
         let pools = wanted.pools.clone();
         let pinned = reach.directory.path().join(format!("{provider}.known_hosts"));
         std::fs::write(&pinned, known_hosts(&pools, &reach.ssh)).context("cannot write host keys for ssh")?;
+        let trust = reach.directory.path().join("ssh_config");
+        std::fs::write(&trust, TRUST).context("cannot write settings for ssh")?;
         let defaults = HostDefaults::default();
-        let mut computes = Self { provider, owner, pools, reach, pinned, connections, defaults };
+        let mut computes = Self { provider, owner, pools, reach, pinned, trust, connections, defaults };
         let bundle = computes.bundle(software).await?;
         computes.defaults = defaults_of(bundle.as_ref(), software)?;
         Ok(computes)
@@ -104,17 +125,17 @@ impl StaticComputes {
 
     fn reach(&self, host: &StaticHost) -> Access {
         let Reach { ssh, key, known_hosts, record, directory: _ } = &self.reach;
-        // ssh takes several files in one option; it writes into the first.
-        let files: Vec<String> =
-            known_hosts.iter().chain([&self.pinned]).map(|file| format!("\"{}\"", file.display())).collect();
+        // A host whose keys stand in the document has no others, whatever a file says.
+        let pinned = !host.host_keys.is_empty();
+        let file = known_hosts.as_ref().filter(|_| !pinned).unwrap_or(&self.pinned);
         Access {
             destination: host.address.to_string(),
-            config: None,
+            config: Some(self.trust.clone()),
             user: Some(ssh.user.clone()),
             port: Some(host.port.unwrap_or(ssh.port)),
             key: key.clone(),
-            known_hosts: Some(files.join(" ").into()),
-            record: *record && known_hosts.is_some() && host.host_keys.is_empty(),
+            known_hosts: Some(format!("\"{}\"", file.display()).into()),
+            record: *record && known_hosts.is_some() && !pinned,
         }
     }
 
@@ -139,6 +160,23 @@ impl StaticComputes {
                 Standing::Unknown(error.to_string())
             }
         }
+    }
+
+    /// Those of some hosts that nobody else has; why there is none, if there is none.
+    async fn free_or_ours<'a>(&self, hosts: &[&'a StaticHost]) -> anyhow::Result<Vec<&'a StaticHost>> {
+        let looks = hosts.iter().map(|host| async { (*host, self.standing(host).await) });
+        let (mut found, mut reasons) = (Vec::new(), Vec::new());
+        for (host, standing) in some_at_once(AT_ONCE, looks).await {
+            match standing {
+                Standing::Ours | Standing::Free => found.push(host),
+                Standing::Foreign(owner) => reasons.push(format!("{} belongs to {owner}", host.name)),
+                Standing::Unknown(why) => reasons.push(why),
+            }
+        }
+        if found.is_empty() {
+            bail!(reasons.join("; "));
+        }
+        Ok(found)
     }
 
     fn compute(pool: &PoolName, host: &StaticHost, ownership: Ownership) -> Compute {
@@ -174,29 +212,32 @@ impl StaticComputes {
             Err(error) if error.is_away() => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        let script = "export DEBIAN_FRONTEND=noninteractive\n\
-                      if dpkg-query --show node-agent >/dev/null 2>&1; then dpkg --purge node-agent >&2; fi\n\
-                      rm -rf /etc/node-agent /var/lib/node-agent /var/lib/infrop";
-        remote.run("give up what infrop put there", RELEASE_LIMIT, script).await?;
+        let script = format!(
+            "export DEBIAN_FRONTEND=noninteractive\n\
+             if dpkg-query --show node-agent >/dev/null 2>&1; then dpkg --purge node-agent >&2; fi\n\
+             rm -rf /etc/node-agent /var/lib/node-agent\n{}",
+            writer::clearing()
+        );
+        remote.run("give up what infrop put there", RELEASE_LIMIT, &script).await?;
         self.connections.forget(name);
         Ok(())
     }
 
-    /// The manifest of the bundle that hosts have, read from the first that answers.
+    /// The manifest of the bundle that hosts have, as the first that can tell it.
     async fn bundle(&self, software: &Software) -> anyhow::Result<Option<(Manifest, PathBuf)>> {
-        let Some(directory) = bundle_directory(software.bundle.as_ref(), &software.kubernetes) else {
+        let Some(directory) = bundle::directory(software.bundle.as_ref(), &software.kubernetes) else {
             return Ok(None);
         };
-        let file = directory.join("bundle.json");
-        for (_, host) in self.hosts() {
-            let Ok(remote) = self.remote(host).await else { continue };
-            let text = remote.run("show its bundle", SHORT, &format!("cat '{}'", file.display())).await?;
-            let manifest: Manifest = serde_json::from_str(&text)
-                .with_context(|| format!("{}: {} is damaged", host.name, file.display()))?;
-            return Ok(Some((manifest, directory)));
-        }
-        // No host answers: each will say so by itself.
-        Ok(None)
+        let file = &directory.join("bundle.json");
+        let looks = self.hosts().map(|(_, host)| async move {
+            let answer = match self.remote(host).await {
+                Ok(remote) => bundle::ask(&remote, self.owner.as_str(), file).await,
+                Err(_) => bundle::Answer::Silent,
+            };
+            (host.name.clone(), answer)
+        });
+        let looks = stream::iter(looks.collect::<Vec<_>>()).buffer_unordered(AT_ONCE);
+        Ok(bundle::first_told(looks).await?.map(|manifest| (manifest, directory)))
     }
 
     fn error(&self, what: String) -> impl FnOnce(anyhow::Error) -> Error {
@@ -205,11 +246,9 @@ impl StaticComputes {
     }
 }
 
-fn bundle_directory(
-    template: Option<&common::metadata::Template>,
-    version: &KubernetesVersion,
-) -> Option<PathBuf> {
-    template.and_then(|template| template.render(Some(version))).map(PathBuf::from)
+/// What all of them say, in their order, with so many asked at once.
+async fn some_at_once<T>(at_once: usize, looks: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {
+    stream::iter(looks.collect::<Vec<_>>()).buffered(at_once.max(1)).collect().await
 }
 
 /// The document's host keys as ssh reads them.
@@ -261,13 +300,13 @@ fn defaults_of(bundle: Option<&(Manifest, PathBuf)>, software: &Software) -> any
 }
 
 impl Provider for StaticComputes {
-    fn observe(&self) -> LocalBoxFuture<'_, Result<Vec<Pool>, Error>> {
+    fn observe(&self, at_once: usize) -> LocalBoxFuture<'_, Result<Vec<Pool>, Error>> {
         Box::pin(async move {
             let looks =
                 self.hosts().map(|(pool, host)| async move { (pool, host, self.standing(host).await) });
             let mut pools: BTreeMap<&PoolName, (Vec<Compute>, Vec<NodeName>)> =
                 self.pools.keys().map(|pool| (pool, (Vec::new(), Vec::new()))).collect();
-            for (pool, host, standing) in join_all(looks).await {
+            for (pool, host, standing) in some_at_once(at_once, looks).await {
                 let (computes, spares) = pools.entry(pool).or_default();
                 let ownership = match standing {
                     Standing::Free => {
@@ -333,14 +372,18 @@ impl Provider for StaticComputes {
 
     fn records<'a>(&'a self, pool: &'a PoolName) -> LocalBoxFuture<'a, Result<Vec<Box<dyn Record>>, Error>> {
         Box::pin(async move {
-            // On every control plane that answers: two that work at once meet on at least one of them.
-            let mut records: Vec<Box<dyn Record>> = Vec::new();
-            for host in self.pools.get(pool).into_iter().flatten() {
-                if let Ok(remote) = self.remote(host).await {
-                    records.push(Box::new(HostRecord::new(remote)));
-                }
-            }
-            Ok(records)
+            // On every control plane that answers: two that work at once meet on at least one of them. Without any, one
+            // on another host would be of no use: a control plane that is back next moment would know nothing of it.
+            let hosts: Vec<&StaticHost> = self.pools.get(pool).into_iter().flatten().collect();
+            let records = self.free_or_ours(&hosts).await.map_err(|why| {
+                self.error("find a control plane host to write down who is at work".to_owned())(why)
+            })?;
+            let record = |host: &StaticHost| {
+                let (connections, access) = (Arc::clone(&self.connections), self.reach(host));
+                Box::new(HostRecord::new(&self.owner, host.name.clone(), access, connections))
+                    as Box<dyn Record>
+            };
+            Ok(records.into_iter().map(record).collect())
         })
     }
 
