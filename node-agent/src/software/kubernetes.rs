@@ -284,7 +284,9 @@ mod tests {
 
     #[tokio::test]
     async fn images_of_a_control_plane_come_from_where_the_clusters_come_from() {
-        for (repository, expected) in [(None, ""), (Some("mirror:5000/k8s"), " --image-repository=mirror:5000/k8s")] {
+        for (repository, expected) in
+            [(None, ""), (Some("mirror:5000/k8s"), " --image-repository=mirror:5000/k8s")]
+        {
             let mut bench = bench(true, "1.36.4");
             let cluster = bench.cluster.as_mut().unwrap();
             cluster.image_repository = repository.map(str::to_owned);
