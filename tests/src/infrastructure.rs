@@ -210,6 +210,18 @@ pub fn network() -> anyhow::Result<String> {
     fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))
 }
 
+/// The document of an example, whose infrastructure has another name here.
+pub fn example(file: &str, name: &str) -> anyhow::Result<String> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../infrop/examples").join(file);
+    let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    let named = text.lines().map(|line| {
+        if line.starts_with("  name: lab") { format!("  name: {name}") } else { line.to_owned() }
+    });
+    let named = named.collect::<Vec<_>>().join("\n") + "\n";
+    ensure!(named != text, "{} has no name", file.display());
+    Ok(named)
+}
+
 /// A document with one control plane and some workers of a lab.
 pub fn lab_document(name: &str, workers: u16) -> String {
     format!(

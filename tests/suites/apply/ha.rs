@@ -7,18 +7,21 @@ use infrop::provider::lab::{Lab, Power};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt};
 use tests::{
-    infrastructure::{Infrastructure, lab_document},
+    infrastructure::{Infrastructure, example},
     lab::wait_for,
 };
 
-use super::life::{nothing_is_left_lying, ready};
+use super::{
+    course::Course,
+    life::{nothing_is_left_lying, ready},
+};
 
 const NAME: &str = "ha";
 
 /// The address of the endpoint.
 const ADDRESS: &str = "10.88.0.5";
 
-const NODES: [&str; 4] = ["cp-1", "cp-2", "cp-3", "w-1"];
+const NODES: [&str; 5] = ["control-1", "control-2", "control-3", "worker-1", "worker-2"];
 
 /// Until one of them has the address for good; a busy machine makes them wait for each other.
 const SETTLED: Duration = Duration::from_mins(1);
@@ -30,15 +33,11 @@ const LOOK_LIMIT: Duration = Duration::from_secs(10);
 const LONGEST_GAP: Duration = Duration::from_secs(10);
 
 pub(crate) async fn holder_is_lost() -> anyhow::Result<()> {
-    let text = lab_document(NAME, 1).replace(
-        "pool: cp, nodes: 1 }",
-        &format!("pool: cp, nodes: 3 }}\n  endpoint: {{ host: {ADDRESS} }}"),
-    );
-    Infrastructure::new(NAME, &text)?
+    Infrastructure::new(NAME, &example("lab-ha.yaml", NAME)?)?
         .with(async |infrastructure| {
             let started = Instant::now();
-            infrastructure.insist(&["apply"]).await?;
-            eprintln!("from nothing to 3 + 1: {:.1} s", started.elapsed().as_secs_f64());
+            bring_up_with_a_broken_link(infrastructure).await?;
+            eprintln!("from nothing to 3 + 2: {:.1} s", started.elapsed().as_secs_f64());
             ready(infrastructure, &NODES).await?;
             // Two control planes were given certificates.
             nothing_is_left_lying(infrastructure, &NODES).await?;
@@ -78,16 +77,64 @@ pub(crate) async fn holder_is_lost() -> anyhow::Result<()> {
             ensure!(read(&nodes, &dead).await?.uid() != before, "it is the same Node");
             let again = infrastructure.insist(&["apply"]).await?;
             ensure!(again.contains("Nothing to do"), "{again}");
-            only_one_is_left(&lab, &client).await
+            only_one_is_left(&lab, &client).await?;
+            shrinks(infrastructure, &lab).await
         })
         .await
+}
+
+/// A bring-up during which all connections to a control plane break while kubeadm works there: kubeadm goes on, infrop
+/// finds it again, and it is not begun a second time.
+async fn bring_up_with_a_broken_link(infrastructure: &Infrastructure) -> anyhow::Result<()> {
+    const JOINING: &str = "control-2";
+    let mut apply = Course::start(infrastructure, &["apply", "--events"])?;
+    apply.until(&format!("join {JOINING} as a control plane"), "...").await?;
+    let lab = infrastructure.lab()?;
+    let runs = "systemctl is-active infrop-kubeadm.service";
+    wait_for(SETTLED, "kubeadm runs", async || Ok(lab.ssh(&JOINING.parse()?).arg(runs).run().await.is_ok()))
+        .await?;
+    // That of this command, too.
+    let broken = lab.ssh(&JOINING.parse()?).arg("pkill -KILL -f '^sshd: root'").run().await;
+    ensure!(broken.is_err(), "the connections are not broken");
+    let ended = apply.end().await?;
+    ensure!(ended.code == 0, "{ended:?}");
+    let begun = "journalctl --quiet -u infrop-kubeadm.service -o cat | grep -c '^Started '";
+    let begun = lab.ssh(&JOINING.parse()?).arg(begun).run().await?;
+    ensure!(begun.trim() == "1", "kubeadm was begun {begun} times");
+    Ok(())
+}
+
+/// Control planes that are not wanted any more go one after the other, and with them their members of etcd.
+async fn shrinks(infrastructure: &Infrastructure, lab: &Lab) -> anyhow::Result<()> {
+    for name in NODES.iter().filter(|name| name.starts_with("control-")) {
+        lab.power(&name.parse()?, Power::On).await?;
+    }
+    wait_for(Duration::from_mins(3), "all are Ready again", async || {
+        Ok(ready(infrastructure, &NODES).await.is_ok())
+    })
+    .await?;
+    let started = Instant::now();
+    infrastructure.edit("pool: control, nodes: 3", "pool: control, nodes: 1")?;
+    infrastructure.insist(&["apply", "--yes", "--max-delete", "2"]).await?;
+    eprintln!("from 3 control planes to 1: {:.1} s", started.elapsed().as_secs_f64());
+    let left = ["control-1", "worker-1", "worker-2"];
+    ready(infrastructure, &left).await?;
+    let etcdctl = "etcdctl --cacert /etc/kubernetes/pki/etcd/ca.crt --cert /etc/kubernetes/pki/etcd/server.crt \
+                   --key /etc/kubernetes/pki/etcd/server.key member list";
+    let mut words = vec!["-n", "kube-system", "exec", "etcd-control-1", "--"];
+    words.extend(etcdctl.split_whitespace());
+    let members = infrastructure.kubectl(&words).await?;
+    ensure!(members.lines().count() == 1 && members.contains("control-1"), "{members}");
+    let again = infrastructure.insist(&["apply"]).await?;
+    ensure!(again.contains("Nothing to do"), "{again}");
+    Ok(())
 }
 
 /// Without most of etcd no API server is ready. One that is there is led to all the same, and answers what it can.
 async fn only_one_is_left(lab: &Lab, client: &kube::Client) -> anyhow::Result<()> {
     let holder = holder(lab).await?;
     let now = jiff::Timestamp::now().as_second();
-    for name in NODES.iter().filter(|name| name.starts_with("cp-") && **name != holder) {
+    for name in NODES.iter().filter(|name| name.starts_with("control-") && **name != holder) {
         lab.power(&name.parse()?, Power::Cut).await?;
     }
     let unready = format!("journalctl --quiet -u haproxy --since @{now} | grep -q 'Running on backup'");

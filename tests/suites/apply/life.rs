@@ -10,14 +10,15 @@ use anyhow::ensure;
 use infrop::provider::lab::Lab;
 use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::{Api, ResourceExt, api::ListParams};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use tests::{
-    infrastructure::{Ended, Infrastructure, lab_document},
+    infrastructure::{Ended, Infrastructure, example},
     lab::wait_for,
     rolling::{ALL_REQUESTS, begin},
 };
 
-use super::reboot;
+use super::{course::Course, reboot};
 
 const NAME: &str = "life";
 
@@ -27,43 +28,44 @@ const SECOND_LIMIT: Duration = Duration::from_secs(3);
 const SECOND_ATTEMPTS: u32 = 3;
 
 pub(crate) async fn whole() -> anyhow::Result<()> {
-    Infrastructure::new(NAME, &lab_document(NAME, 2))?
+    Infrastructure::new(NAME, &example("lab.yaml", NAME)?)?
         .with(async |infrastructure| {
             let planned = infrastructure.run(&["plan"]).await?;
-            ensure!(planned.code == 2 && planned.stdout.contains("create w-2"), "{planned:?}");
+            ensure!(planned.code == 2 && planned.stdout.contains("create worker-2"), "{planned:?}");
             ensure!(infrastructure.lab().is_err(), "a plan made a lab");
 
             let started = Instant::now();
             two_at_once(infrastructure).await?;
             eprintln!("from nothing to 1 + 2: {:.1} s", started.elapsed().as_secs_f64());
-            ready(infrastructure, &["cp-1", "w-1", "w-2"]).await?;
+            ready(infrastructure, &["control-1", "worker-1", "worker-2"]).await?;
             let shown = infrastructure.kubectl(&["get", "nodes", "--no-headers"]).await?;
             ensure!(
                 shown.lines().count() == 3 && shown.lines().all(|line| line.contains(" Ready ")),
                 "{shown}"
             );
-            nothing_is_left_lying(infrastructure, &["cp-1", "w-1"]).await?;
+            nothing_is_left_lying(infrastructure, &["control-1", "worker-1"]).await?;
             pods_reach_each_other(infrastructure).await?;
             left_alone(infrastructure).await?;
-            reboot::unreachable(infrastructure, "w-2").await?;
-            ready(infrastructure, &["cp-1", "w-1", "w-2"]).await?;
+            reboot::unreachable(infrastructure, "worker-2").await?;
+            ready(infrastructure, &["control-1", "worker-1", "worker-2"]).await?;
             super::budgets::held_and_lifted(infrastructure).await?;
 
-            infrastructure.edit("pool: w, nodes: 2", "pool: w, nodes: 4")?;
+            infrastructure.edit("pool: worker, nodes: 2", "pool: worker, nodes: 4")?;
+            interrupted(infrastructure).await?;
             infrastructure.insist(&["apply"]).await?;
-            ready(infrastructure, &["cp-1", "w-1", "w-2", "w-3", "w-4"]).await?;
+            ready(infrastructure, &["control-1", "worker-1", "worker-2", "worker-3", "worker-4"]).await?;
 
-            infrastructure.edit("pool: w, nodes: 4", "pool: w, nodes: 1")?;
+            infrastructure.edit("pool: worker, nodes: 4", "pool: worker, nodes: 1")?;
             // Nobody agreed: nothing goes.
             let refused = infrastructure.run(&["apply", "--max-delete", "3"]).await?;
             ensure!(refused.code == 3 && refused.stderr.contains("--yes"), "{refused:?}");
             // More than is allowed: nothing goes.
             let refused = infrastructure.run(&["apply", "--max-delete", "2", "--yes"]).await?;
             ensure!(refused.code == 3 && refused.stderr.contains("--max-delete allows 2"), "{refused:?}");
-            ready(infrastructure, &["cp-1", "w-1", "w-2", "w-3", "w-4"]).await?;
+            ready(infrastructure, &["control-1", "worker-1", "worker-2", "worker-3", "worker-4"]).await?;
             infrastructure.insist(&["apply", "--max-delete", "3", "--yes"]).await?;
-            ready(infrastructure, &["cp-1", "w-1"]).await?;
-            ensure!(hosts(&infrastructure.lab()?)? == ["cp-1", "w-1"], "computes are left");
+            ready(infrastructure, &["control-1", "worker-1"]).await?;
+            ensure!(hosts(&infrastructure.lab()?)? == ["control-1", "worker-1"], "computes are left");
 
             let kept = infrastructure.run(&["destroy"]).await?;
             ensure!(kept.code == 1 && kept.stderr.contains("--yes"), "{kept:?}");
@@ -87,6 +89,21 @@ async fn two_at_once(infrastructure: &Infrastructure) -> anyhow::Result<()> {
     let first = Ended::of(&first.wait_with_output().await?);
     ensure!(first.code == 0, "{first:?}");
     ensure!(first.stdout.contains("Done in"), "{first:?}");
+    Ok(())
+}
+
+/// ctrl-C: what is under way comes to its end, and the same command goes on.
+async fn interrupted(infrastructure: &Infrastructure) -> anyhow::Result<()> {
+    let mut apply = Course::start(infrastructure, &["apply", "--events"])?;
+    apply.until("create worker-3", "...").await?;
+    apply.signal(Signal::SIGINT)?;
+    let ended = apply.end().await?;
+    ensure!(ended.code == 130 && ended.stderr.contains("run the same command again to go on"), "{ended:?}");
+    ensure!(!ended.stderr.contains("join worker-3"), "it went on: {ended:?}");
+    let planned = infrastructure.run(&["plan", "-o", "json"]).await?;
+    let steps: Value = serde_json::from_str(&planned.stdout)?;
+    let steps = steps.pointer("/steps").and_then(Value::as_array).map_or(0, Vec::len);
+    ensure!(planned.code == 2 && steps > 0, "{planned:?}");
     Ok(())
 }
 
@@ -150,7 +167,7 @@ async fn pods_reach_each_other(infrastructure: &Infrastructure) -> anyhow::Resul
     ];
     let pods = infrastructure.kubectl(&pods).await?;
     let lab = infrastructure.lab()?;
-    for host in ["cp-1", "w-1", "w-2"] {
+    for host in ["control-1", "worker-1", "worker-2"] {
         for pod in pods.split_whitespace() {
             let call = format!("curl --silent --fail --max-time 5 http://{pod}:8080/health");
             ensure!(lab.ssh(&host.parse()?).arg(call).run().await? == "OK", "{pod} does not answer {host}");
@@ -164,7 +181,7 @@ async fn left_alone(infrastructure: &Infrastructure) -> anyhow::Result<()> {
     audit(infrastructure).await?;
     let lab = infrastructure.lab()?;
     let log = "cat /var/log/kubernetes/audit.log";
-    let before = lab.ssh(&"cp-1".parse()?).arg(log).run().await?.lines().count();
+    let before = lab.ssh(&"control-1".parse()?).arg(log).run().await?.lines().count();
     let provider = |name: &str| fs::read_to_string(infrastructure.lab_directory().join(name));
     let seen = (provider("supervisor.log")?, provider("lab.json")?);
 
@@ -188,7 +205,7 @@ async fn left_alone(infrastructure: &Infrastructure) -> anyhow::Result<()> {
         (provider("supervisor.log")?, provider("lab.json")?) == seen,
         "the provider was asked for something"
     );
-    let events = lab.ssh(&"cp-1".parse()?).arg(log).run().await?;
+    let events = lab.ssh(&"control-1".parse()?).arg(log).run().await?;
     let mut reads = 0;
     for line in events.lines().skip(before) {
         let event: Value = serde_json::from_str(line)?;
@@ -206,7 +223,7 @@ async fn left_alone(infrastructure: &Infrastructure) -> anyhow::Result<()> {
 
 /// Has the API server write an audit log.
 async fn audit(infrastructure: &Infrastructure) -> anyhow::Result<()> {
-    begin(&infrastructure.lab()?, &"cp-1".parse()?, ALL_REQUESTS).await?;
+    begin(&infrastructure.lab()?, &"control-1".parse()?, ALL_REQUESTS).await?;
     // Its other static pods restart their connections; Nodes stay Ready meanwhile.
     wait_for(Duration::from_mins(2), "the API answers", async || {
         Ok(infrastructure.run(&["plan"]).await?.code == 0)

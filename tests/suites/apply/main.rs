@@ -1,6 +1,7 @@
 //! `infrop apply`, as CI runs it: the real program, from a document to a cluster.
 
 mod budgets;
+mod course;
 mod ha;
 mod kills;
 mod life;

@@ -43,12 +43,12 @@ pub(crate) async fn unreachable(infrastructure: &Infrastructure, name: &str) -> 
 
 /// While someone is at work, others who want to are told who is; a pause is heard.
 async fn others_are_told(infrastructure: &Infrastructure, name: &str) -> anyhow::Result<()> {
-    for words in [&["node", "drain", "w-1"][..], &["node", "reboot", name, "--force"]] {
+    for words in [&["node", "drain", "worker-1"][..], &["node", "reboot", name, "--force"]] {
         let ended = infrastructure.run(words).await?;
         ensure!(ended.code == 5 && ended.stderr.contains(&format!("{OTHER} is at work since")), "{ended:?}");
     }
-    infrastructure.insist(&["pause", "--node", "w-1", "--reason", "lunch"]).await?;
-    infrastructure.insist(&["resume", "--node", "w-1"]).await?;
+    infrastructure.insist(&["pause", "--node", "worker-1", "--reason", "lunch"]).await?;
+    infrastructure.insist(&["resume", "--node", "worker-1"]).await?;
     Ok(())
 }
 
