@@ -10,7 +10,8 @@ use serde::Serialize;
 
 use super::{
     assess::{Verb, has_permit},
-    decide::{Action, CONTROL_PLANES, group},
+    decide::Action,
+    gate::{CONTROL_PLANES, group},
     history::{History, Kind},
     snapshot::{Member, Snapshot},
 };

@@ -17,6 +17,7 @@ mod error;
 mod estimate;
 mod etcd;
 mod foresee;
+mod gate;
 mod history;
 mod metrics;
 mod patch;
