@@ -38,8 +38,8 @@ pub(super) struct Gate<'a> {
     busy: BTreeSet<&'a NodeName>,
     /// Control planes that are not through.
     planes: BTreeSet<NodeName>,
-    /// Why no node may be begun now, whichever.
-    closed: Option<(Reason, String)>,
+    /// By order, a worker of it that is not through, and its group.
+    orders: BTreeMap<u16, (&'a NodeName, &'a str)>,
     /// By group; control planes have one of their own.
     groups: BTreeMap<&'a str, Tally>,
 }
@@ -51,8 +51,12 @@ struct Tally {
     all: usize,
     /// How many are through.
     through: usize,
+    /// How many have failed.
+    failed: usize,
     /// Those that are away or about to be.
     away: BTreeSet<NodeName>,
+    /// Why no node of it may be begun now, whichever.
+    closed: Option<(Reason, String)>,
 }
 
 impl<'a> Gate<'a> {
@@ -63,7 +67,7 @@ impl<'a> Gate<'a> {
     ) -> Self {
         let mut groups: BTreeMap<&str, Tally> = BTreeMap::new();
         let mut planes = BTreeSet::new();
-        let mut failed = 0;
+        let mut orders = BTreeMap::new();
         let begun = snapshot.begun_nodes();
         // Both are in the order of names.
         for ((name, member), assessment) in snapshot.members.iter().zip(decision.nodes.values()) {
@@ -77,10 +81,18 @@ impl<'a> Gate<'a> {
             if member.node.control_plane && assessment.stage != Stage::Done {
                 planes.insert(name.clone());
             }
-            failed += usize::from(assessment.stage == Stage::Failed);
+            // Who is of no group is before none.
+            let group = group(member);
+            if group != CONTROL_PLANES && assessment.stage != Stage::Done {
+                orders.entry(snapshot.policy.order(group)).or_insert((name, group));
+            }
+            tally.failed += usize::from(assessment.stage == Stage::Failed);
         }
-        let closed = closed(snapshot, failed);
-        Self { snapshot, decision, busy, planes, closed, groups }
+        let failed = groups.values().map(|tally| tally.failed).sum();
+        for (group, tally) in &mut groups {
+            tally.closed = closed(snapshot, group, tally.failed, failed);
+        }
+        Self { snapshot, decision, busy, planes, orders, groups }
     }
 
     /// Begins what may be begun, in order; the others get their reason.
@@ -142,7 +154,7 @@ impl<'a> Gate<'a> {
 
     /// What to do to begin a node, or why it may not be begun.
     fn obstacle(&self, member: &Member) -> Result<Action, (Reason, String)> {
-        if let Some(why) = &self.closed {
+        if let Some(why) = self.groups.get(group(member)).and_then(|tally| tally.closed.as_ref()) {
             return Err(why.clone());
         }
         if member.node.control_plane {
@@ -151,6 +163,11 @@ impl<'a> Gate<'a> {
         if let Some(plane) = self.planes.first() {
             let message = format!("control planes go first, and {plane} is not through");
             return Err((Reason::ControlPlanesFirst, message));
+        }
+        let order = self.snapshot.policy.order(&member.group);
+        if let Some((_, (other, group))) = self.orders.range(..order).next() {
+            let message = format!("groups of a lower order go first, and {other} of {group} is not through");
+            return Err((Reason::LowerOrderFirst, message));
         }
         self.worker(member)
     }
@@ -204,8 +221,9 @@ impl<'a> Gate<'a> {
     /// As many as its group's limits allow.
     fn worker(&self, member: &Member) -> Result<Action, (Reason, String)> {
         let Snapshot { policy, members, .. } = self.snapshot;
-        let Limits { max_unavailable, canary } =
-            policy.groups.get(&member.group).copied().unwrap_or_default();
+        let usual = Limits::default();
+        let Limits { max_unavailable, canary, .. } = policy.groups.get(&member.group).unwrap_or(&usual);
+        let canary = *canary;
         let (all, through, away) = self.groups.get(group(member)).map_or((0, 0, 0), |tally| {
             let itself = usize::from(tally.away.contains(&member.node.name));
             (tally.all, tally.through, tally.away.len() - itself)
@@ -245,10 +263,10 @@ fn risk(voters: &BTreeMap<String, bool>) -> Option<String> {
     })
 }
 
-/// Why no node may be begun now.
-fn closed(snapshot: &Snapshot, failed: usize) -> Option<(Reason, String)> {
+/// Why no node of a group may be begun now; so many of it have failed, and so many of all.
+fn closed(snapshot: &Snapshot, group: &str, of_group: usize, of_all: usize) -> Option<(Reason, String)> {
     let Snapshot { now, policy, .. } = snapshot;
-    if let Some(next) = policy.closed(*now) {
+    if let Some(next) = policy.of_group(group).closed(*now) {
         let message = match next {
             Some(next) => format!("the next window opens at {next:.0}"),
             None => "no window ever opens".to_owned(),
@@ -256,8 +274,14 @@ fn closed(snapshot: &Snapshot, failed: usize) -> Option<(Reason, String)> {
         return Some((Reason::WindowClosed, message));
     }
     let limit = policy.max_failed.max(1);
-    (failed >= limit).then(|| {
-        (Reason::TooManyFailed, format!("{failed} nodes have failed, and after {limit} no other is begun"))
+    if of_all >= limit {
+        let message = format!("{of_all} nodes have failed, and after {limit} no other is begun");
+        return Some((Reason::TooManyFailed, message));
+    }
+    let own = policy.groups.get(group).and_then(|limits| limits.max_failed).map(|limit| limit.max(1));
+    own.filter(|limit| of_group >= *limit).map(|limit| {
+        let message = format!("{of_group} of {group} failed, and after {limit} no other of it is begun");
+        (Reason::TooManyFailed, message)
     })
 }
 

@@ -34,8 +34,7 @@ pub(crate) mod tests;
 pub mod window;
 
 pub use self::{
-    act::Drain,
-    check::{Check, Checks, Probe},
+    check::{Check, Probe},
     error::Error,
     estimate::{Estimate, GroupEstimate, estimate},
     foresee::{assume, foresee, reach},

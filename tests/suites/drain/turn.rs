@@ -15,9 +15,9 @@ use infrop::{
     apply::{Event, Progress},
     cluster::{Clients, DrainRules, WAITING},
     rollout::{
-        Check, Checks, Drain, MetricsFile, Outcome, Probe, Rollout,
+        Check, MetricsFile, Outcome, Probe, Rollout,
         assess::Stage,
-        policy::{Limits, Policy},
+        policy::{Drain, Limits, Own, Policy},
     },
 };
 use jiff::{SignedDuration, Timestamp};
@@ -138,13 +138,15 @@ fn policy(seen: &std::path::Path) -> anyhow::Result<Policy> {
     };
     Ok(Policy {
         groups: [("w".to_owned(), Limits::default())].into(),
+        control_planes: Own::default(),
         zone_label: "zone".to_owned(),
         soak: SignedDuration::from_secs(1),
         max_failed: 1,
         windows: Vec::new(),
+        drain: Drain { rules: DrainRules::default(), limit: Duration::from_mins(1) },
         disruption: BTreeMap::new(),
         patience: SignedDuration::from_mins(2),
-        checks: Checks { all: vec![check], groups: BTreeMap::new() },
+        checks: vec![check],
         exclude_from_load_balancers: true,
         prefer_ready: true,
     })
@@ -172,7 +174,6 @@ pub(crate) async fn checked_measured_and_remembered() -> anyhow::Result<()> {
         clients: &clients,
         identity: "test",
         policy: policy(&directory.path().join("seen"))?,
-        drain: Drain { rules: DrainRules::default(), limit: Duration::from_mins(1) },
         targets: &|_| ("w".to_owned(), Ok(new.clone())),
         progress: &Quiet,
         stop,
