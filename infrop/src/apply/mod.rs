@@ -20,7 +20,7 @@ pub use self::{
     foresee::foresee,
     observe::{connect, console, look, observe, observe_in, pools, sorted},
     progress::{Event, Progress, Stage},
-    rollout::{blocked as rollout_reasons, drain as rollout_drain, plan as plan_rollout},
+    rollout::{blocked as rollout_reasons, plan as plan_rollout},
     run::{End, Options, Outcome, Stop, run},
     snapshot::{Agreed, Cluster, ClusterView, Group, Host, Removals, Role, Snapshot},
     write::Writer,

@@ -9,13 +9,13 @@ use super::snapshot::{Cluster, Host, Snapshot};
 use crate::{
     cluster::{AtDeadline, DrainRules, Fate, NodeView},
     desired::{
-        self, AtTimeout, Day, GroupRollout, Infrastructure, MaintenanceWindow, Rollout as Wanted,
-        SecretReference,
+        self, AtTimeout, ControlPlaneRollout, Day, GroupRollout, Infrastructure, MaintenanceWindow,
+        Rollout as Wanted, SecretReference,
     },
     rollout::{
-        self, Check, Checks, Drain, MetricsFile, Probe, Report,
+        self, Check, MetricsFile, Probe, Report,
         decide::{Decision, decide},
-        policy::{Limits, Policy},
+        policy::{Drain, Limits, Own, Policy},
         reason::Reason,
         snapshot::Member,
         window::Window,
@@ -88,47 +88,91 @@ pub fn blocked(infrastructure: &Infrastructure, snapshot: &Snapshot) -> BTreeMap
 /// What the document allows.
 pub(super) fn policy(infrastructure: &Infrastructure) -> Policy {
     let Wanted {
-        max_unavailable,
-        canary,
+        max_unavailable: _,
+        canary: _,
         soak_seconds,
         max_failed,
         patience_minutes,
         zone_label,
         windows,
-        drain: _,
+        drain,
         disruption,
         kubernetes_steps: _,
         checks,
         exclude_from_load_balancers,
         prefer_ready,
     } = &infrastructure.rollout;
-    let groups = infrastructure.cluster.workers.iter().map(|workers| {
-        let own: &GroupRollout = &workers.rollout;
-        let limits = Limits {
-            max_unavailable: own.max_unavailable.unwrap_or(*max_unavailable),
-            canary: own.canary.unwrap_or(*canary).0.into(),
-        };
-        (workers.pool.to_string(), limits)
-    });
-    let all =
-        |checks: &[desired::Check]| checks.iter().filter_map(|one| check(infrastructure, one)).collect();
-    let own = infrastructure.cluster.workers.iter().filter_map(|workers| {
-        let checks = workers.rollout.checks.as_ref()?;
-        Some((workers.pool.to_string(), all(checks)))
-    });
-    let checks = Checks { all: all(checks), groups: own.collect() };
+    let groups = infrastructure.cluster.workers.iter();
+    let groups = groups.map(|group| (group.pool.to_string(), limits(infrastructure, &group.rollout)));
     Policy {
         groups: groups.collect(),
+        control_planes: own(infrastructure, &infrastructure.cluster.control_plane.rollout),
         zone_label: zone_label.clone(),
-        soak: SignedDuration::from_secs(i64::from(*soak_seconds)),
+        soak: soak(*soak_seconds),
         max_failed: max_failed.0.into(),
-        windows: windows.iter().filter_map(window).collect(),
+        windows: self::windows(windows),
+        drain: self::drain(drain),
         disruption: disruption.clone(),
         patience: SignedDuration::from_mins(i64::from(*patience_minutes)),
-        checks,
+        checks: self::checks(infrastructure, checks),
         exclude_from_load_balancers: *exclude_from_load_balancers,
         prefer_ready: *prefer_ready,
     }
+}
+
+/// What the document allows for a group of workers.
+fn limits(infrastructure: &Infrastructure, group: &GroupRollout) -> Limits {
+    let GroupRollout {
+        max_unavailable,
+        canary,
+        order,
+        max_failed,
+        soak_seconds,
+        windows,
+        drain,
+        disruption,
+        checks,
+    } = group;
+    let all = &infrastructure.rollout;
+    // The rest is what control planes may have of their own, too.
+    let rest = ControlPlaneRollout {
+        soak_seconds: *soak_seconds,
+        windows: windows.clone(),
+        drain: drain.clone(),
+        disruption: disruption.clone(),
+        checks: checks.clone(),
+    };
+    Limits {
+        max_unavailable: max_unavailable.unwrap_or(all.max_unavailable),
+        canary: canary.unwrap_or(all.canary).0.into(),
+        max_failed: max_failed.map(|max_failed| max_failed.0.into()),
+        order: *order,
+        own: own(infrastructure, &rest),
+    }
+}
+
+/// What the document has for a group instead of what it has for all.
+fn own(infrastructure: &Infrastructure, group: &ControlPlaneRollout) -> Own {
+    let ControlPlaneRollout { soak_seconds, windows, drain, disruption, checks } = group;
+    Own {
+        soak: soak_seconds.map(soak),
+        windows: windows.as_deref().map(self::windows),
+        drain: drain.as_ref().map(self::drain),
+        disruption: disruption.clone(),
+        checks: checks.as_deref().map(|checks| self::checks(infrastructure, checks)),
+    }
+}
+
+fn soak(seconds: u32) -> SignedDuration {
+    SignedDuration::from_secs(i64::from(seconds))
+}
+
+fn windows(wanted: &[MaintenanceWindow]) -> Vec<Window> {
+    wanted.iter().filter_map(window).collect()
+}
+
+fn checks(infrastructure: &Infrastructure, wanted: &[desired::Check]) -> Vec<Check> {
+    wanted.iter().filter_map(|wanted| check(infrastructure, wanted)).collect()
 }
 
 /// The document was checked, so its commands name programs.
@@ -174,8 +218,8 @@ fn window(wanted: &MaintenanceWindow) -> Option<Window> {
 }
 
 /// How the document wants pods to go.
-pub fn drain(rollout: &Wanted) -> Drain {
-    let desired::Drain { timeout_seconds, at_timeout, unmanaged } = &rollout.drain;
+fn drain(wanted: &desired::Drain) -> Drain {
+    let desired::Drain { timeout_seconds, at_timeout, unmanaged } = wanted;
     let rules = DrainRules {
         unmanaged: if *unmanaged { Fate::Evict } else { Fate::Refuse },
         at_deadline: match at_timeout {
@@ -190,4 +234,77 @@ pub fn drain(rollout: &Wanted) -> Drain {
         AtTimeout::Skip | AtTimeout::Delete => Duration::from_secs((*timeout_seconds).into()),
     };
     Drain { rules, limit }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use common::disruption::Disruption;
+
+    use super::*;
+
+    const HEAD: &str = "\
+apiVersion: infrop.caos.ch/v1alpha1
+kind: Infrastructure
+metadata: { name: site }
+providers: { here: { lab: { pools: { cp: {}, a: {}, b: {} } } } }
+software: { kubernetes: 1.37.1 }
+";
+
+    fn of(rest: &str) -> Policy {
+        policy(&desired::parse(&format!("{HEAD}{rest}"), Path::new("x.yaml")).unwrap())
+    }
+
+    #[test]
+    fn a_group_without_words_of_its_own_is_as_all() {
+        let policy = of("cluster:
+  controlPlane: { provider: here, pool: cp, nodes: 1 }
+  workers: [{ provider: here, pool: a, nodes: 2 }]
+rollout: { maxUnavailable: 3, canary: 2, soakSeconds: 7, maxFailed: 4 }
+");
+        let limits =
+            Limits { max_unavailable: crate::desired::Amount::Nodes(3), canary: 2, ..Limits::default() };
+        assert_eq!(policy.groups, [("a".to_owned(), limits)].into());
+        assert_eq!(policy.control_planes, Own::default());
+        assert_eq!((policy.soak, policy.max_failed), (SignedDuration::from_secs(7), 4));
+        let usual = of("cluster: { controlPlane: { provider: here, pool: cp, nodes: 1 } }");
+        assert_eq!(usual.soak, SignedDuration::from_secs(10));
+        assert_eq!((usual.max_failed, usual.windows.len(), usual.checks.len()), (1, 0, 0));
+        assert_eq!(usual.drain.limit, Duration::from_mins(10));
+    }
+
+    #[test]
+    fn a_group_has_what_the_document_says_of_it() {
+        let own = "soakSeconds: 5, windows: [{ start: '22:00', hours: 2 }], drain: { unmanaged: true }, \
+                   disruption: { containerd: none }, checks: [{ name: x, command: [./x] }]";
+        let policy = of(&format!(
+            "cluster:
+  controlPlane: {{ provider: here, pool: cp, nodes: 1, rollout: {{ {own} }} }}
+  workers:
+  - {{ provider: here, pool: a, nodes: 2, rollout: {{ {own}, maxUnavailable: 50%, canary: 1, order: 3, maxFailed: 2 }} }}
+  - {{ provider: here, pool: b, nodes: 2, rollout: {{ windows: [], checks: [] }} }}
+rollout: {{ maxFailed: 2, windows: [{{ start: '01:00', hours: 1 }}], drain: {{ atTimeout: wait }} }}
+"
+        ));
+        let planes = policy.control_planes.clone();
+        assert_eq!(planes.soak, Some(SignedDuration::from_secs(5)));
+        assert_eq!(planes.windows.as_ref().map(Vec::len), Some(1));
+        // As a whole: that of all waits.
+        let drain = planes.drain.clone().unwrap();
+        assert_eq!((drain.limit, drain.rules.unmanaged), (Duration::from_mins(10), Fate::Evict));
+        assert_eq!((policy.drain.limit, policy.drain.rules.unmanaged), (Duration::MAX, Fate::Refuse));
+        assert_eq!(planes.disruption, [("containerd".parse().unwrap(), Disruption::None)].into());
+        assert_eq!(planes.checks.as_ref().map(Vec::len), Some(1));
+        let expected = Limits {
+            max_unavailable: crate::desired::Amount::Percent(50),
+            canary: 1,
+            max_failed: Some(2),
+            order: 3,
+            own: planes,
+        };
+        assert_eq!(policy.groups["a"], expected);
+        let own = Own { windows: Some(Vec::new()), checks: Some(Vec::new()), ..Own::default() };
+        assert_eq!(policy.groups["b"], Limits { own, ..Limits::default() });
+    }
 }

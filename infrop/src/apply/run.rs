@@ -255,7 +255,6 @@ impl<'a> Run<'a> {
             clients: &access.clients,
             identity: &identity,
             policy: rollout::policy(infrastructure),
-            drain: rollout::drain(&infrastructure.rollout),
             targets: &|node| targets.of(node),
             progress: self.progress,
             stop: self.stop.clone(),

@@ -14,7 +14,10 @@ use super::{
 use crate::{
     apply::{self, Action, Agreed, Context, Decision, Removals, Snapshot},
     cluster::{self, Access, DrainRules},
-    rollout::{self, Estimate, assess::Verb, decide::Action as RolloutAction, reason::Reason},
+    rollout::{
+        self, Estimate, assess::Verb, decide::Action as RolloutAction, reason::Reason,
+        snapshot::Snapshot as RolloutSnapshot,
+    },
 };
 
 const HELP: &str = "\
@@ -91,8 +94,9 @@ async fn look(context: &Context, max_delete: usize) -> anyhow::Result<Plan> {
     // What nobody agreed to yet is what people look at a plan for.
     snapshot.removals = Removals { limit: max_delete, agreed: Agreed::All, ..Removals::default() };
     let (steps, end, world) = apply::foresee(&snapshot);
-    let (rollout, stuck, estimate) = roll_out(context, &world);
-    let emptied = emptied(&steps, &rollout, &apply::rollout_drain(&context.infrastructure.rollout).rules);
+    let before = apply::plan_rollout(&context.infrastructure, &world);
+    let (rollout, stuck, estimate) = before.as_ref().map(roll_out).unwrap_or_default();
+    let emptied = emptied(&steps, &rollout, before.as_ref());
     let drains = drains(&emptied, &snapshot, access.as_ref()).await;
     let mut rows: Vec<Row> = unbuilt(context).chain(rows(&steps, &end, &drains)).collect();
     rows.extend(rollout_rows(&rollout, stuck, &drains));
@@ -111,14 +115,10 @@ fn unbuilt(context: &Context) -> impl Iterator<Item = Row> {
 /// The rollout after all other steps, the nodes that would not be through at its end, with the reason, and how long it
 /// will take.
 fn roll_out(
-    context: &Context,
-    world: &Snapshot,
+    snapshot: &RolloutSnapshot,
 ) -> (Vec<RolloutAction>, BTreeMap<NodeName, String>, Option<Estimate>) {
-    let Some(snapshot) = apply::plan_rollout(&context.infrastructure, world) else {
-        return Default::default();
-    };
-    let (steps, end) = rollout::foresee(&snapshot);
-    let estimate = rollout::estimate(&snapshot, &steps);
+    let (steps, end) = rollout::foresee(snapshot);
+    let estimate = rollout::estimate(snapshot, &steps);
     // What nobody knows the versions of is named with the other steps.
     let stuck = end.left().filter(|(_, node)| node.reason != Reason::TargetUnknown);
     let stuck = stuck.map(|(name, node)| (name.clone(), node.to_string())).collect();
@@ -148,14 +148,17 @@ fn rollout_rows(
     rows.chain(stuck).collect()
 }
 
-/// The nodes whose pods go, each with the rules by which they will: a rollout has those of the document.
+/// The nodes whose pods go, each with the rules by which they will: a rollout has those of the node's group.
 fn emptied<'a>(
     steps: &'a [Action],
     rollout: &'a [RolloutAction],
-    rules: &DrainRules,
+    before: Option<&RolloutSnapshot>,
 ) -> BTreeMap<&'a NodeName, DrainRules> {
     let drained = rollout.iter().filter_map(|step| match step {
-        RolloutAction::Step(Verb::Drain, name) => Some((name, rules.clone())),
+        RolloutAction::Step(Verb::Drain, name) => {
+            let RolloutSnapshot { members, policy, .. } = before?;
+            Some((name, policy.of(members.get(name)?).drain().rules.clone()))
+        }
         _ => None,
     });
     let leaving = steps.iter().filter_map(|step| match step {
@@ -220,18 +223,26 @@ mod tests {
     use crate::{
         apply::testing::{Fake, lab_context},
         cluster::Fate,
-        desired::{Drain, Rollout},
+        rollout::{
+            policy::Limits,
+            tests::{plan, snapshot},
+        },
     };
 
     #[test]
-    fn drains_of_a_rollout_are_foreseen_by_the_rules_of_the_document() {
+    fn drains_of_a_rollout_are_foreseen_by_the_rules_of_their_group() {
         let [leaving, changed, both] = ["w-1", "w-2", "w-3"].map(|name| name.parse::<NodeName>().unwrap());
         let steps = [Action::Remove(leaving.clone()), Action::Remove(both.clone())];
         let step = |verb, name: &NodeName| RolloutAction::Step(verb, name.clone());
         let rollout = [step(Verb::Cordon, &leaving), step(Verb::Drain, &changed), step(Verb::Drain, &both)];
-        for (unmanaged, expected) in [(false, Fate::Refuse), (true, Fate::Evict)] {
-            let document = Rollout { drain: Drain { unmanaged, ..Drain::default() }, ..Rollout::default() };
-            let found = emptied(&steps, &rollout, &apply::rollout_drain(&document).rules);
+        let mut before = snapshot(&["w-1", "w-2", "w-3"], &plan("1.37.1"));
+        let mut own = before.policy.drain.clone();
+        own.rules.unmanaged = Fate::Evict;
+        for (own, expected) in [(None, Fate::Refuse), (Some(own), Fate::Evict)] {
+            let mut limits = Limits::default();
+            limits.own.drain = own;
+            before.policy.groups.insert("w".into(), limits);
+            let found = emptied(&steps, &rollout, Some(&before));
             let found: Vec<_> = found.iter().map(|(name, rules)| (name.as_str(), rules.unmanaged)).collect();
             assert_eq!(found, [("w-1", Fate::Refuse), ("w-2", expected), ("w-3", Fate::Refuse)]);
         }

@@ -26,8 +26,8 @@ use crate::{
     cluster::{self, Clients, NodeView},
     desired::{Amount, Check as DesiredCheck, Rollout as Defaults},
     rollout::{
-        Check, Checks, Drain, Outcome, Probe, Report, Rollout,
-        policy::{Limits, Policy},
+        Check, Outcome, Probe, Report, Rollout,
+        policy::{Drain, Limits, Own, Policy},
     },
 };
 
@@ -165,7 +165,6 @@ pub(super) async fn run(arguments: RolloutArguments, stop: Stop) -> anyhow::Resu
         clients: &clients,
         identity: &identity,
         policy: policy(&arguments),
-        drain: Drain { rules: arguments.pods.rules(), limit: arguments.drain_timeout },
         targets: &|node| {
             let group = if node.control_plane { CONTROL_PLANES } else { WORKERS };
             (group.to_owned(), target(node, &settings, &only))
@@ -227,16 +226,19 @@ fn settings(
 
 fn policy(arguments: &RolloutArguments) -> Policy {
     let defaults = Defaults::default();
-    let limits = Limits { max_unavailable: arguments.max_unavailable, canary: arguments.canary };
+    let limits =
+        Limits { max_unavailable: arguments.max_unavailable, canary: arguments.canary, ..Limits::default() };
     Policy {
         groups: [(WORKERS.to_owned(), limits)].into(),
+        control_planes: Own::default(),
         zone_label: defaults.zone_label,
         soak: SignedDuration::from_secs(i64::from(arguments.soak)),
         max_failed: arguments.max_failed,
         windows: Vec::new(),
+        drain: Drain { rules: arguments.pods.rules(), limit: arguments.drain_timeout },
         disruption: BTreeMap::new(),
         patience: SignedDuration::from_mins(i64::from(defaults.patience_minutes)),
-        checks: Checks { all: arguments.checks.clone(), groups: BTreeMap::new() },
+        checks: arguments.checks.clone(),
         exclude_from_load_balancers: arguments.exclude_from_load_balancers,
         prefer_ready: arguments.prefer_ready,
     }

@@ -32,7 +32,8 @@ pub use self::{
     names::{CheckName, Count, HostKey, InfrastructureName, NameError, PoolName, ProviderName, Subnet},
     problem::{Problem, Problems},
     rollout::{
-        Amount, AmountError, AtTimeout, Check, Day, Drain, GroupRollout, MaintenanceWindow, Probe, Rollout,
+        Amount, AmountError, AtTimeout, Check, ControlPlaneRollout, Day, Drain, GroupRollout,
+        MaintenanceWindow, Probe, Rollout,
     },
     schema::schema,
 };

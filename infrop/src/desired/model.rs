@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     names::{Count, HostKey, InfrastructureName, PoolName, ProviderName, Subnet},
-    rollout::{Check, GroupRollout, Rollout},
+    rollout::{Check, ControlPlaneRollout, GroupRollout, Rollout},
 };
 
 /// The document.
@@ -44,7 +44,9 @@ pub struct Infrastructure {
 impl Infrastructure {
     /// All that is checked on nodes.
     pub fn checks_mut(&mut self) -> impl Iterator<Item = &mut Check> {
-        let groups = self.cluster.workers.iter_mut().filter_map(|workers| workers.rollout.checks.as_mut());
+        let Cluster { control_plane, workers, .. } = &mut self.cluster;
+        let workers = workers.iter_mut().filter_map(|workers| workers.rollout.checks.as_mut());
+        let groups = workers.chain(control_plane.rollout.checks.as_mut());
         groups.flatten().chain(&mut self.rollout.checks)
     }
 }
@@ -174,6 +176,9 @@ pub struct ControlPlane {
     /// Taints of the Nodes, instead of the one that keeps workloads away.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taints: Option<Vec<Taint>>,
+    /// How they are taken to other versions, where it is not as `rollout` says for all.
+    #[serde(default)]
+    pub rollout: ControlPlaneRollout,
 }
 
 /// A group of worker hosts.

@@ -56,6 +56,51 @@ pub struct GroupRollout {
     /// How many go first; the others wait until these are through.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub canary: Option<Count>,
+    /// They begin when all groups of a lower order are through; those of the same go side by side.
+    #[schemars(range(max = 1000))]
+    pub order: u16,
+    /// After so many failed nodes of the group no other of it is begun. What `rollout` says for all holds beside it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub max_failed: Option<Count>,
+    /// How long a node has to be well, in seconds, before the next one goes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 86400))]
+    pub soak_seconds: Option<u32>,
+    /// When nodes may be begun, instead of when all may; at any time if the list is empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub windows: Option<Vec<MaintenanceWindow>>,
+    /// How pods are made to go, as a whole instead of what `rollout` says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain: Option<Drain>,
+    /// What changing a software does to pods, beside and before what `rollout` says.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("propertyNames" = { "format": "software-name" }))]
+    pub disruption: BTreeMap<SoftwareName, Disruption>,
+    /// What is checked on a node after its soak, instead of what is checked on all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checks: Option<Vec<Check>>,
+}
+
+/// How control planes are taken to other versions, where it is not as for all. They go first and one at a time in any case,
+/// so how many of them go is no field here.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default, rename_all = "camelCase")]
+pub struct ControlPlaneRollout {
+    /// How long a node has to be well, in seconds, before the next one goes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 86400))]
+    pub soak_seconds: Option<u32>,
+    /// When nodes may be begun, instead of when all may; at any time if the list is empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub windows: Option<Vec<MaintenanceWindow>>,
+    /// How pods are made to go, as a whole instead of what `rollout` says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain: Option<Drain>,
+    /// What changing a software does to pods, beside and before what `rollout` says.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("propertyNames" = { "format": "software-name" }))]
+    pub disruption: BTreeMap<SoftwareName, Disruption>,
     /// What is checked on a node after its soak, instead of what is checked on all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checks: Option<Vec<Check>>,

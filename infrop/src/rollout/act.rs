@@ -24,13 +24,13 @@ use super::{
     history::History,
     metrics::MetricsFile,
     patch,
-    policy::Policy,
+    policy::{Drain, Policy},
     saved::SAVED,
     snapshot::{Etcd, Member},
     tell::Tale,
 };
 use crate::{
-    cluster::{self, DirectClient, DrainError, DrainRules, NodeView},
+    cluster::{self, DirectClient, DrainError, NodeView},
     random,
 };
 
@@ -42,15 +42,6 @@ const FENCE: &str = "infrop.caos.ch/fence";
 
 /// For the last Events: nobody waits for long to tell what there is.
 const TELL_LIMIT: Duration = Duration::from_secs(5);
-
-/// How pods are made to go.
-#[derive(Debug, Clone)]
-pub struct Drain {
-    /// Which.
-    pub rules: DrainRules,
-    /// How long they have; after that the node is left as it was.
-    pub limit: Duration,
-}
 
 /// What an action found out or made.
 #[derive(Debug)]
@@ -77,7 +68,6 @@ pub(super) struct Means<'a> {
     pub(super) direct: &'a DirectClient,
     pub(super) claims: &'a Claims,
     pub(super) policy: &'a Policy,
-    pub(super) drain: Drain,
     pub(super) reporter: Reporter,
     pub(super) metrics: Option<&'a MetricsFile>,
     /// Events on their way.
@@ -162,7 +152,7 @@ impl Means<'_> {
             Action::Step(Verb::Withdraw, _) => {
                 let history = History::read(node);
                 let history = if member.at_target() {
-                    history.end(self.policy.soak, Timestamp::now())
+                    history.end(self.policy.of(member).soak(), Timestamp::now())
                 } else {
                     history.give_up()
                 };
@@ -174,7 +164,7 @@ impl Means<'_> {
                 self.patch(node, action, patch::withdraw(node, values.into_iter().collect())).await
             }
             Action::Step(Verb::Drain, name) => {
-                let Drain { rules, limit } = &self.drain;
+                let Drain { rules, limit } = self.policy.of(member).drain();
                 let refused = || self.metrics.iter().for_each(|metrics| metrics.count_refusal());
                 match cluster::drain_heard(self.direct, name, rules, *limit, note, &refused).await {
                     Ok(_) => Ok(Found::Empty),
@@ -184,7 +174,8 @@ impl Means<'_> {
             }
             Action::Step(Verb::Check, _) => Ok(Found::Checked(self.check(node).await?)),
             Action::Step(Verb::Test, _) => {
-                Ok(Found::Tested(check::run(self.client, &self.policy.checks, member, note).await?))
+                let checks = self.policy.of(member).checks();
+                Ok(Found::Tested(check::run(self.client, checks, member, note).await?))
             }
             Action::Fence(_) => {
                 let word = random::hex(4).map_err(|error| Error::Api(error.into()))?;

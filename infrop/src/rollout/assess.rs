@@ -14,7 +14,7 @@ use common::{
 use jiff::Timestamp;
 
 use super::{
-    policy::Policy,
+    policy::{Policy, Terms},
     reason::Reason,
     snapshot::{Failing, Member},
 };
@@ -230,6 +230,11 @@ struct Look<'a> {
 }
 
 impl Look<'_> {
+    /// What goes for its group.
+    fn terms(&self) -> Terms<'_> {
+        self.policy.of(self.member)
+    }
+
     fn assess(&self) -> Verdict {
         let Reading { permit, planned, ref differs, .. } = *self.reading;
         let ours = self.reading.cordoned_by_us();
@@ -316,7 +321,7 @@ impl Look<'_> {
         if !written {
             // Where there is no other place, pods that were made to go could not come back before its end either.
             let drain =
-                self.others && differs.iter().any(|(name, _)| self.policy.disruption(name).needs_drain());
+                self.others && differs.iter().any(|(name, _)| self.terms().disruption(name).needs_drain());
             return if drain && *cordon == Cordon::None {
                 step(Verb::Cordon, "pods have to be elsewhere")
             } else if drain && !self.member.emptied {
@@ -342,13 +347,13 @@ impl Look<'_> {
         let said = self.reading.state.as_ref().map(|state| state.since);
         // What a Node says of itself may be of a clock that is ahead: then it is well since now.
         let since = self.member.node.since.max(said).map_or(now, |since| since.min(now));
-        let until = since.checked_add(self.policy.soak).unwrap_or(now);
+        let until = since.checked_add(self.terms().soak()).unwrap_or(now);
         if now < until {
             let message = format!("it has to be well until {until:.0}");
             return (Stage::Wait, Reason::Soaking, message, Some(until));
         }
-        let Member { checked, tested, group, .. } = self.member;
-        let untested = tested.is_none() && !self.policy.checks.of(group).is_empty();
+        let Member { checked, tested, .. } = self.member;
+        let untested = tested.is_none() && !self.terms().checks().is_empty();
         match (checked, tested) {
             (None, _) => step(Verb::Check, "it has its versions"),
             (Some(Err(failing)), _) => self.failing(Verb::Check, Reason::CheckFailed, failing),

@@ -1,6 +1,6 @@
 //! What a site checks on a node before it is given back: programs here, or a Job there.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use program::Program;
 
@@ -12,22 +12,6 @@ use crate::{
 
 /// As much of an output as a message carries.
 const OUTPUT_LIMIT: usize = 1024;
-
-/// The checks of all nodes, in the order in which they are run.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Checks {
-    /// Of groups that have none of their own.
-    pub all: Vec<Check>,
-    /// By group, instead of those of all.
-    pub groups: BTreeMap<String, Vec<Check>>,
-}
-
-impl Checks {
-    /// Those of a group's nodes.
-    pub fn of(&self, group: &str) -> &[Check] {
-        self.groups.get(group).unwrap_or(&self.all)
-    }
-}
 
 /// A check.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,11 +43,11 @@ pub enum Probe {
 /// Runs all checks of a node, one after the other; why it is not well if one of them says so.
 pub(super) async fn run(
     client: &kube::Client,
-    checks: &Checks,
+    checks: &[Check],
     member: &Member,
     note: &dyn Fn(String),
 ) -> Result<Result<(), String>, Error> {
-    for check in checks.of(&member.group) {
+    for check in checks {
         let Check { name, probe, limit } = check;
         note(format!("check {name}"));
         let result = match probe {
@@ -142,11 +126,10 @@ mod tests {
             },
             limit: Duration::from_secs(seconds),
         };
-        let checks = Checks { all: vec![check], groups: BTreeMap::new() };
         // Nobody is asked.
         let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
         let client = kube::Client::try_from(config).unwrap();
-        run(&client, &checks, member, &|_| {}).await.unwrap()
+        run(&client, &[check], member, &|_| {}).await.unwrap()
     }
 
     #[tokio::test]
@@ -178,17 +161,5 @@ mod tests {
         assert!(said.chars().count() < OUTPUT_LIMIT + 30, "{said}");
         assert!(said.starts_with("check smoke: sh failed") && said.ends_with("the cause"), "{said}");
         assert!(!said.contains(char::is_control), "{said}");
-    }
-
-    #[test]
-    fn a_group_may_have_checks_of_its_own() {
-        let check = |name: &str| Check {
-            name: name.parse().unwrap(),
-            probe: Probe::Job("x".into()),
-            limit: Duration::from_secs(1),
-        };
-        let checks = Checks { all: vec![check("a")], groups: [("w".to_owned(), vec![check("b")])].into() };
-        assert_eq!(checks.of("w"), [check("b")]);
-        assert_eq!(checks.of("v"), [check("a")]);
     }
 }

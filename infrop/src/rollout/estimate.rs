@@ -6,12 +6,15 @@ use std::{
 };
 
 use common::metadata::NodeName;
+use jiff::SignedDuration;
 use serde::Serialize;
 
 use super::{
     assess::{Verb, has_permit},
-    decide::{Action, CONTROL_PLANES, group},
+    decide::Action,
+    gate::{CONTROL_PLANES, group},
     history::{History, Kind},
+    policy::Policy,
     snapshot::{Member, Snapshot},
 };
 use crate::{apply::natural, desired::Amount};
@@ -65,19 +68,30 @@ pub fn estimate(snapshot: &Snapshot, steps: &[Action]) -> Option<Estimate> {
     // The one of control planes is the first: no other name is as short.
     let groups: Vec<GroupEstimate> =
         groups.into_iter().map(|(name, members)| of_group(snapshot, name, members)).collect();
-    let of = |planes: bool| groups.iter().filter(move |group| group.group.is_none() == planes);
-    let sum = |planes| of(planes).map(GroupEstimate::seconds).collect::<Option<Vec<u64>>>();
-    let seconds = sum(true).zip(sum(false)).map(|(planes, workers)| {
-        planes.into_iter().sum::<u64>() + workers.into_iter().max().unwrap_or_default()
-    });
-    let windows = !snapshot.policy.windows.is_empty();
+    let seconds = in_all(&snapshot.policy, &groups);
+    let waits = |group: &GroupEstimate| {
+        let name = group.group.as_deref().unwrap_or(CONTROL_PLANES);
+        !snapshot.policy.of_group(name).windows().is_empty()
+    };
+    let windows = groups.iter().any(waits);
     (!groups.is_empty()).then_some(Estimate { seconds, groups, windows })
+}
+
+/// Control planes, and then one order of workers after the other, in each of which groups go side by side.
+fn in_all(policy: &Policy, groups: &[GroupEstimate]) -> Option<u64> {
+    let mut longest: BTreeMap<Option<u16>, u64> = BTreeMap::new();
+    for group in groups {
+        let seconds = group.seconds()?;
+        let longest = longest.entry(group.group.as_deref().map(|name| policy.order(name))).or_default();
+        *longest = seconds.max(*longest);
+    }
+    Some(longest.into_values().sum())
 }
 
 fn of_group(snapshot: &Snapshot, name: &str, mut members: Vec<&Member>) -> GroupEstimate {
     let policy = &snapshot.policy;
     let all = snapshot.members.values().filter(|member| group(member) == name).count();
-    let limits = policy.groups.get(name).copied().unwrap_or_default();
+    let limits = policy.groups.get(name).cloned().unwrap_or_default();
     let (at_once, canary) = if name == CONTROL_PLANES {
         (Amount::Nodes(1), 0)
     } else {
@@ -88,14 +102,14 @@ fn of_group(snapshot: &Snapshot, name: &str, mut members: Vec<&Member>) -> Group
     members.sort_by_key(|member| (zone(member), natural(&member.node.name)));
     let zones: Vec<String> = members.iter().map(|member| zone(member)).collect();
     let kind = members.iter().map(|member| kind(snapshot, member)).max().unwrap_or(Kind::Other);
-    let planes = name == CONTROL_PLANES;
+    let (planes, soak) = (name == CONTROL_PLANES, policy.of_group(name).soak());
     GroupEstimate {
         group: (!planes).then(|| name.to_owned()),
         kind,
         nodes: members.len(),
         turns: turns(&zones, at_once.of(all).max(1), canary),
-        turn_seconds: median(snapshot, kind, |member| group(member) == name)
-            .or_else(|| median(snapshot, kind, |member| member.node.control_plane == planes)),
+        turn_seconds: median(snapshot, kind, soak, |member| group(member) == name)
+            .or_else(|| median(snapshot, kind, soak, |member| member.node.control_plane == planes)),
     }
 }
 
@@ -120,11 +134,15 @@ fn turns(zones: &[String], at_once: usize, canary: usize) -> usize {
 }
 
 /// How long such nodes took before; the middle, because one that somebody had to help says little.
-fn median(snapshot: &Snapshot, kind: Kind, of: impl Fn(&Member) -> bool) -> Option<u64> {
+fn median(
+    snapshot: &Snapshot,
+    kind: Kind,
+    soak: SignedDuration,
+    of: impl Fn(&Member) -> bool,
+) -> Option<u64> {
     let members = snapshot.members.values().filter(|member| of(member));
-    let mut seconds: Vec<u64> = members
-        .filter_map(|member| History::read(&member.node).seconds(kind, snapshot.policy.soak))
-        .collect();
+    let mut seconds: Vec<u64> =
+        members.filter_map(|member| History::read(&member.node).seconds(kind, soak)).collect();
     seconds.sort_unstable();
     seconds.get(seconds.len() / 2).copied()
 }
@@ -178,7 +196,6 @@ fn rounded(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use common::annotations::HISTORY;
-    use jiff::SignedDuration;
 
     use super::*;
     use crate::rollout::{
@@ -215,7 +232,10 @@ mod tests {
     fn turns_of_the_median_of_a_group_and_its_role() {
         let names = ["cp-1", "cp-2", "cp-3", "w-1", "w-2", "w-3", "w-4", "w-5"];
         let mut snapshot = snapshot(&names, &plan("1.37.1"));
-        snapshot.policy.groups.insert("w".into(), Limits { max_unavailable: Amount::Nodes(2), canary: 1 });
+        snapshot
+            .policy
+            .groups
+            .insert("w".into(), Limits { max_unavailable: Amount::Nodes(2), canary: 1, ..Limits::default() });
         // The soak of that time is taken away, and today's is added.
         snapshot.policy.soak = SignedDuration::from_secs(20);
         for (name, seconds) in [("cp-2", 190), ("w-1", 40), ("w-2", 90), ("w-3", 4000)] {

@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::policy::Policy;
+use super::policy::Terms;
 use crate::cluster::NodeView;
 
 /// One that took longer was left lying by a run that nobody went on with, or the number is not ours.
@@ -34,10 +34,10 @@ pub enum Kind {
 
 impl Kind {
     /// Of what changes.
-    pub(super) fn of(changes: &[(SoftwareName, SoftwareVersion)], policy: &Policy) -> Self {
+    pub(super) fn of(changes: &[(SoftwareName, SoftwareVersion)], terms: Terms<'_>) -> Self {
         let kind = |name: &SoftwareName| match name.as_str() {
             "kubeadm" | "kubelet" | "kubernetes" => Self::Kubernetes,
-            _ if policy.disruption(name) == Disruption::Reboot => Self::Reboot,
+            _ if terms.disruption(name) == Disruption::Reboot => Self::Reboot,
             _ => Self::Other,
         };
         changes.iter().map(|(name, _)| kind(name)).max().unwrap_or(Self::Other)
@@ -223,7 +223,7 @@ mod tests {
         ] {
             let changes: Vec<_> =
                 names.iter().map(|name| (name.parse().unwrap(), "1".parse().unwrap())).collect();
-            assert_eq!(Kind::of(&changes, &policy), expected, "{names:?}");
+            assert_eq!(Kind::of(&changes, policy.of_group("w")), expected, "{names:?}");
         }
     }
 }

@@ -17,6 +17,7 @@ mod error;
 mod estimate;
 mod etcd;
 mod foresee;
+mod gate;
 mod history;
 mod metrics;
 mod patch;
@@ -33,8 +34,7 @@ pub(crate) mod tests;
 pub mod window;
 
 pub use self::{
-    act::Drain,
-    check::{Check, Checks, Probe},
+    check::{Check, Probe},
     error::Error,
     estimate::{Estimate, GroupEstimate, estimate},
     foresee::{assume, foresee, reach},

@@ -39,6 +39,8 @@ reasons! {
     WindowClosed,
     /// Control planes go first.
     ControlPlanesFirst,
+    /// Groups of a lower order go first.
+    LowerOrderFirst,
     /// As many nodes are away as may be.
     CapacityUsed,
     /// Nodes of another zone are away.

@@ -16,7 +16,7 @@ use kube::{
 };
 
 use super::{
-    act::{Drain, Found, Means},
+    act::{Found, Means},
     assess::{Stage, Verb},
     claims::Claims,
     decide::{Action, Decision, decide, go_on},
@@ -71,8 +71,6 @@ pub struct Rollout<'a> {
     pub identity: &'a str,
     /// What it may do.
     pub policy: Policy,
-    /// How pods are made to go.
-    pub drain: Drain,
     /// What each node is to become.
     pub targets: &'a Targets<'a>,
     /// Who shows it.
@@ -138,7 +136,6 @@ impl Rollout<'_> {
             direct: &self.clients.direct,
             claims: &claims,
             policy: &self.policy,
-            drain: self.drain.clone(),
             reporter: Reporter::from("infrop"),
             metrics: self.metrics,
             told: RefCell::default(),

@@ -59,7 +59,7 @@ impl Member {
 
     /// What kind of change it is to have.
     pub(super) fn kind(&self, policy: &Policy) -> Kind {
-        self.reading.as_ref().map_or(Kind::Other, |reading| Kind::of(reading.differs(), policy))
+        self.reading.as_ref().map_or(Kind::Other, |reading| Kind::of(reading.differs(), policy.of(self)))
     }
 
     /// Whether it is where it should be, by its agent's word.

@@ -1,9 +1,10 @@
 //! Decisions, as tables.
 
+mod groups;
 mod options;
 mod signs;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use common::{
     annotations::{self, CHANGES_ALLOWED, CORDONED_BY, PAUSED, PERMITTED_PLAN, PLAN_OBSERVED, READY, STATE},
@@ -13,18 +14,20 @@ use common::{
 use jiff::{SignedDuration, Timestamp};
 
 use super::{
-    Checks,
     assess::Stage,
     assume,
     decide::{Action, Decision, decide, go_on},
     foresee,
-    policy::{Limits, Policy},
+    policy::{Drain, Limits, Own, Policy},
     reach,
     reason::Reason,
     saved::{Occasion, SAVED},
     snapshot::{Etcd, Member, Snapshot},
 };
-use crate::{cluster::NodeView, desired::Amount};
+use crate::{
+    cluster::{DrainRules, NodeView},
+    desired::Amount,
+};
 
 /// A Node that is Ready.
 pub(crate) fn node(name: &str, control_plane: bool) -> NodeView {
@@ -48,13 +51,13 @@ fn now() -> Timestamp {
     "2026-11-16T12:00:00Z".parse().unwrap()
 }
 
-pub(super) fn plan(version: &str) -> Plan {
+pub(crate) fn plan(version: &str) -> Plan {
     let versions = ["kubeadm", "kubelet", "kubectl"].map(|name| (name, version));
     Plan::new(versions.map(|(name, version)| (name.parse().unwrap(), version.parse().unwrap())).into())
 }
 
 /// Nodes at 1.36.4, control planes being called `cp-…`, that are to have another plan.
-pub(super) fn snapshot(names: &[&str], target: &Plan) -> Snapshot {
+pub(crate) fn snapshot(names: &[&str], target: &Plan) -> Snapshot {
     let members = names.iter().map(|name| {
         let mut node = node(name, name.starts_with("cp-"));
         reach(&mut node, &plan("1.36.4"), now() - SignedDuration::from_hours(1));
@@ -67,13 +70,15 @@ pub(super) fn snapshot(names: &[&str], target: &Plan) -> Snapshot {
 pub(super) fn policy() -> Policy {
     Policy {
         groups: [("w".to_owned(), Limits::default())].into(),
+        control_planes: Own::default(),
         zone_label: "zone".into(),
         soak: SignedDuration::from_secs(10),
         max_failed: 1,
         windows: Vec::new(),
+        drain: Drain { rules: DrainRules::default(), limit: Duration::from_mins(10) },
         disruption: BTreeMap::new(),
         patience: SignedDuration::from_mins(30),
-        checks: Checks::default(),
+        checks: Vec::new(),
         exclude_from_load_balancers: false,
         prefer_ready: false,
     }
@@ -278,7 +283,10 @@ fn capacity_counts_whoever_is_away_for_whatever_reason() {
         let begun = actions(&snapshot).iter().any(|action| action == "permit changes on w-1");
         assert!(!begun, "{what}");
         assert_eq!(reason(&decide(&snapshot), "w-1"), Reason::CapacityUsed, "{what}");
-        snapshot.policy.groups.insert("w".into(), Limits { max_unavailable: Amount::Nodes(2), canary: 0 });
+        snapshot
+            .policy
+            .groups
+            .insert("w".into(), Limits { max_unavailable: Amount::Nodes(2), ..Limits::default() });
         assert!(actions(&snapshot).contains(&"permit changes on w-1".to_owned()), "{what}");
     }
     // One that is away already costs nothing.
@@ -292,10 +300,13 @@ fn as_many_are_begun_at_once_as_may_be_away() {
     let names = ["w-1", "w-2", "w-3", "w-4", "w-10"];
     let mut snapshot = snapshot(&names, &plan("1.37.1"));
     for (amount, expected) in [(Amount::Nodes(1), 1), (Amount::Percent(40), 2), (Amount::Percent(1), 1)] {
-        snapshot.policy.groups.insert("w".into(), Limits { max_unavailable: amount, canary: 0 });
+        snapshot.policy.groups.insert("w".into(), Limits { max_unavailable: amount, ..Limits::default() });
         assert_eq!(actions(&snapshot).len(), expected, "{amount}");
     }
-    snapshot.policy.groups.insert("w".into(), Limits { max_unavailable: Amount::Nodes(9), canary: 2 });
+    snapshot
+        .policy
+        .groups
+        .insert("w".into(), Limits { max_unavailable: Amount::Nodes(9), canary: 2, ..Limits::default() });
     assert_eq!(actions(&snapshot), ["permit changes on w-1", "permit changes on w-2"]);
     assert_eq!(reason(&decide(&snapshot), "w-10"), Reason::CanaryFirst);
 }
@@ -303,7 +314,10 @@ fn as_many_are_begun_at_once_as_may_be_away() {
 #[test]
 fn zones_go_one_after_the_other() {
     let mut snapshot = snapshot(&["w-1", "w-2", "w-3"], &plan("1.37.1"));
-    snapshot.policy.groups.insert("w".into(), Limits { max_unavailable: Amount::Nodes(3), canary: 0 });
+    snapshot
+        .policy
+        .groups
+        .insert("w".into(), Limits { max_unavailable: Amount::Nodes(3), ..Limits::default() });
     for (name, zone) in [("w-1", "b"), ("w-2", "a"), ("w-3", "b")] {
         change(&mut snapshot, name, |node| drop(node.labels.insert("zone".into(), zone.into())));
     }
@@ -419,7 +433,10 @@ fn a_foreign_cordon_stays() {
 #[test]
 fn a_failed_node_stays_cordoned_without_a_permit_and_stops_the_rest_by_budget() {
     let mut snapshot = snapshot(&["w-1", "w-2", "w-3"], &plan("1.37.1"));
-    snapshot.policy.groups.insert("w".into(), Limits { max_unavailable: Amount::Nodes(2), canary: 0 });
+    snapshot
+        .policy
+        .groups
+        .insert("w".into(), Limits { max_unavailable: Amount::Nodes(2), ..Limits::default() });
     says(&mut snapshot, "w-1", Phase::Quarantined, AgentReason::PackageFailed);
     change(&mut snapshot, "w-1", |node| {
         node.annotations.insert(CHANGES_ALLOWED.into(), "true".into());

@@ -15,9 +15,9 @@ use infrop::{
     apply::{Event, Progress},
     cluster::{Clients, DrainRules, WAITING},
     rollout::{
-        Check, Checks, Drain, MetricsFile, Outcome, Probe, Rollout,
+        Check, MetricsFile, Outcome, Probe, Rollout,
         assess::Stage,
-        policy::{Limits, Policy},
+        policy::{Drain, Limits, Own, Policy},
     },
 };
 use jiff::{SignedDuration, Timestamp};
@@ -136,15 +136,29 @@ fn policy(seen: &std::path::Path) -> anyhow::Result<Policy> {
         },
         limit: Duration::from_mins(1),
     };
+    // What goes for all would not let it end in time: the group has its own.
+    let never = Check {
+        name: "never".parse()?,
+        probe: Probe::Command { program: "false".to_owned(), arguments: Vec::new(), without: Vec::new() },
+        limit: Duration::from_mins(1),
+    };
+    let own = Own {
+        soak: Some(SignedDuration::from_secs(1)),
+        drain: Some(Drain { rules: DrainRules::default(), limit: Duration::from_mins(1) }),
+        checks: Some(vec![check]),
+        ..Own::default()
+    };
     Ok(Policy {
-        groups: [("w".to_owned(), Limits::default())].into(),
+        groups: [("w".to_owned(), Limits { own, ..Limits::default() })].into(),
+        control_planes: Own::default(),
         zone_label: "zone".to_owned(),
-        soak: SignedDuration::from_secs(1),
+        soak: SignedDuration::from_hours(1),
         max_failed: 1,
         windows: Vec::new(),
+        drain: Drain { rules: DrainRules::default(), limit: Duration::ZERO },
         disruption: BTreeMap::new(),
         patience: SignedDuration::from_mins(2),
-        checks: Checks { all: vec![check], groups: BTreeMap::new() },
+        checks: vec![never],
         exclude_from_load_balancers: true,
         prefer_ready: true,
     })
@@ -172,7 +186,6 @@ pub(crate) async fn checked_measured_and_remembered() -> anyhow::Result<()> {
         clients: &clients,
         identity: "test",
         policy: policy(&directory.path().join("seen"))?,
-        drain: Drain { rules: DrainRules::default(), limit: Duration::from_mins(1) },
         targets: &|_| ("w".to_owned(), Ok(new.clone())),
         progress: &Quiet,
         stop,

@@ -1,6 +1,6 @@
 //! What the small state stands for: names, versions, plans; and the real Node of a small one.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use common::{
     KubernetesVersion,
@@ -12,12 +12,11 @@ use common::{
     state::{self, Phase},
 };
 use infrop::{
-    cluster::NodeView,
+    cluster::{DrainRules, NodeView},
     desired::Amount,
     rollout::{
-        Checks,
         assess::MARK,
-        policy::{Limits, Policy},
+        policy::{Drain, Limits, Own, Policy},
         saved::{Occasion, SAVED},
     },
 };
@@ -101,7 +100,8 @@ impl Facts {
         let disruption = disruption.map(|one| (one.name.clone(), Disruption::Restart)).collect();
         let names: [NodeName; 3] = ["a".parse()?, "b".parse()?, "c".parse()?];
         let [first, second, third] = names;
-        let limits = Limits { max_unavailable: Amount::Nodes(u16::try_from(MOST_AWAY)?), canary: 0 };
+        let limits =
+            Limits { max_unavailable: Amount::Nodes(u16::try_from(MOST_AWAY)?), ..Limits::default() };
         Ok(Self {
             shape,
             stubborn,
@@ -118,13 +118,15 @@ impl Facts {
             software,
             policy: Policy {
                 groups: [(POOL.to_owned(), limits)].into(),
+                control_planes: Own::default(),
                 zone_label: "zone".to_owned(),
                 soak: SignedDuration::ZERO,
                 max_failed: 3,
                 windows: Vec::new(),
+                drain: Drain { rules: DrainRules::default(), limit: Duration::from_mins(10) },
                 disruption,
                 patience: PATIENCE,
-                checks: Checks::default(),
+                checks: Vec::new(),
                 exclude_from_load_balancers: false,
                 prefer_ready: false,
             },

@@ -32,6 +32,7 @@ pub(super) fn check(parts: &Parts) -> Vec<Finding> {
         software::configuration,
         software::component_configuration,
         rollout::names_are_different,
+        rollout::groups_fail_before_all,
         rollout::commands_are_there,
     ]
     .into_iter()

@@ -1,9 +1,10 @@
 //! What a site checks on nodes.
 
 use crate::desired::{
+    names::Count,
     parts::Parts,
     problem::{Field, Finding},
-    rollout::{Check, Probe},
+    rollout::{Check, Probe, Rollout},
 };
 
 /// Where lists of checks stand.
@@ -25,6 +26,28 @@ pub(super) fn names_are_different(parts: &Parts) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// What stops all stops a group, too: a higher number of its own would never count.
+pub(super) fn groups_fail_before_all(parts: &Parts) -> Vec<Finding> {
+    let written = "/rollout/maxFailed";
+    let usual = parts.value(written).is_none().then(|| Rollout::default().max_failed);
+    // One that cannot be read is reported already.
+    let Some(Count(most)) = usual.or_else(|| parts.read(written)) else { return Vec::new() };
+    let workers = parts.groups.iter().filter(|group| !group.is_control_plane);
+    let fields = workers.map(|group| group.field.key("rollout").key("maxFailed"));
+    let own = fields.filter_map(|field| Some((parts.read::<Count>(&field.pointer())?, field)));
+    own.filter(|(Count(own), _)| *own > most)
+        .map(|(Count(own), field)| {
+            let problem =
+                format!("is {own}, but no node at all is begun after {most} failed (rollout.maxFailed)");
+            Finding::new(
+                field,
+                problem,
+                format!("write up to {most}, or a higher number into rollout.maxFailed"),
+            )
+        })
+        .collect()
 }
 
 /// A command names a program.

@@ -80,6 +80,77 @@ fn rollout() {
 }
 
 #[test]
+fn rollouts_of_groups() {
+    // Of workers, with and without a number for all, and of control planes.
+    let effect = "effect: NoSchedule }]\n";
+    let workers = |rollout: &str| format!("{effect}    rollout: {{ {rollout} }}\n");
+    let planes = |rollout: &str| format!("labels: {{ example.org/rack: a }}\n    rollout: {{ {rollout} }}\n");
+    let good = "soakSeconds: 0, windows: [], drain: { unmanaged: true }, disruption: { x: none }, checks: []";
+    for text in [
+        GOOD.replace(
+            effect,
+            &workers(&format!("{good}, order: 3, maxFailed: 1, canary: 1, maxUnavailable: 2")),
+        ),
+        GOOD.replace(effect, &workers("maxFailed: 3")).replace("maxUnavailable: 1\n", "maxFailed: 3\n"),
+        GOOD.replace("labels: { example.org/rack: a }\n", &planes(good)),
+    ] {
+        assert_eq!(problems(&text), Vec::<String>::new(), "{text}");
+    }
+    for (rollout, expected) in [
+        ("order: -1", "31:23: cluster.workers[0].rollout.order: is -1, not a whole number from 0 to 1000"),
+        (
+            "order: 1001",
+            "31:23: cluster.workers[0].rollout.order: is 1001, not a whole number from 0 to 1000",
+        ),
+        (
+            "maxFailed: 0",
+            "31:27: cluster.workers[0].rollout.maxFailed: is 0, not a whole number from 1 to 65535",
+        ),
+        (
+            "maxFailed: 2",
+            "31:27: cluster.workers[0].rollout.maxFailed: is 2, but no node at all is begun after 1 failed (rollout.maxFailed)",
+        ),
+        (
+            "soakSeconds: 86401",
+            "31:29: cluster.workers[0].rollout.soakSeconds: is 86401, not a whole number from 0 to 86400",
+        ),
+        (
+            "windows: [{ start: x, hours: 1 }]",
+            "31:35: cluster.workers[0].rollout.windows[0].start: \"x\" is not a time of day",
+        ),
+        (
+            "drain: { atTimeout: never }",
+            "31:36: cluster.workers[0].rollout.drain.atTimeout: is \"never\", not wait, skip or delete",
+        ),
+        (
+            "disruption: { containerd: all }",
+            "31:42: cluster.workers[0].rollout.disruption.containerd: is \"all\", not none, restart, drain or reboot",
+        ),
+        (
+            "patienceMinutes: 1",
+            "31:16: cluster.workers[0].rollout.patienceMinutes: is no field of this document",
+        ),
+    ] {
+        assert_eq!(problems(&GOOD.replace(effect, &workers(rollout))).join("\n"), expected, "{rollout}");
+    }
+    // Of those, one goes at a time, before all others.
+    for field in ["maxUnavailable", "canary", "order", "maxFailed"] {
+        let text = GOOD.replace("labels: { example.org/rack: a }\n", &planes(&format!("{field}: 5")));
+        let expected = format!("26:16: cluster.controlPlane.rollout.{field}: is no field of this document");
+        assert_eq!(problems(&text), [expected]);
+    }
+    let text = planes("checks: [{ name: a, job: none.yaml }, { name: a, command: [''] }]");
+    assert_eq!(
+        problems(&GOOD.replace("labels: { example.org/rack: a }\n", &text)),
+        [
+            "26:41: cluster.controlPlane.rollout.checks[0].job: none.yaml cannot be read: No such file or directory (os error 2)",
+            "26:62: cluster.controlPlane.rollout.checks[1].name: a is the name of cluster.controlPlane.rollout.checks[0] already",
+            "26:74: cluster.controlPlane.rollout.checks[1].command: names no program",
+        ]
+    );
+}
+
+#[test]
 fn hosts() {
     expect(&[
         (

@@ -115,6 +115,17 @@ fn the_documented_errors_are_those_of_the_documented_example() {
     assert!(DOCUMENTATION.contains(&shown), "{shown}");
 }
 
+#[test]
+fn the_documented_rollouts_of_groups_are_right() {
+    let mut blocks = DOCUMENTATION.split("```yaml\n").filter_map(|rest| rest.split("```").next());
+    let example = blocks.find(|block| block.starts_with("# infrastructure.yaml\n")).unwrap();
+    let groups = blocks.find(|block| block.starts_with("cluster:\n")).unwrap();
+    let (head, rest) = example.split_once("cluster:\n").unwrap();
+    let (_, software) = rest.split_once("software:\n").unwrap();
+    let head = head.replace("worker: {}", "stateless: {}, databases: {}");
+    assert_eq!(problems(&format!("{head}{groups}software:\n{software}")), Vec::<String>::new());
+}
+
 /// A software that is added gets its row.
 #[test]
 fn software_by_version_is_what_the_agent_documents() {

@@ -6,7 +6,7 @@ use crate::rollout::{Check, Probe, snapshot::Failing};
 /// A worker that has its versions and is well, with a check.
 fn soaked() -> Snapshot {
     let mut snapshot = snapshot(&["w-1", "w-2"], &plan("1.37.1"));
-    snapshot.policy.checks.all = vec![Check {
+    snapshot.policy.checks = vec![Check {
         name: "smoke".parse().unwrap(),
         probe: Probe::Job("smoke.yaml".into()),
         limit: std::time::Duration::from_mins(1),
@@ -29,7 +29,8 @@ fn what_a_site_checks_comes_after_the_soak_and_before_the_end() {
     assert_eq!(stage(&snapshot, "w-1"), (Stage::Done, Reason::UpToDate));
     // A group that has none of its own, and one that has none at all.
     let mut snapshot = soaked();
-    snapshot.policy.checks.groups.insert("w".into(), Vec::new());
+    let own = Own { checks: Some(Vec::new()), ..Own::default() };
+    snapshot.policy.groups.insert("w".into(), Limits { own, ..Limits::default() });
     let (steps, _) = foresee(&snapshot);
     assert!(!steps.iter().any(|step| step.to_string().starts_with("run")), "{steps:?}");
 }

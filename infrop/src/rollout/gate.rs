@@ -1,0 +1,348 @@
+//! Whether a node may be begun: what of all nodes has a say in that.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use common::metadata::NodeName;
+use jiff::{SignedDuration, Timestamp};
+
+use super::{
+    action::Action,
+    assess::Stage,
+    decide::Decision,
+    policy::Limits,
+    reason::Reason,
+    saved::Occasion,
+    snapshot::{Etcd, EtcdSeen, Member, Snapshot},
+};
+use crate::apply::natural;
+
+/// Between looks at an etcd that is not well.
+const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(3);
+
+/// What was seen of etcd is good for a permit so long: a decision follows a look at once, unless something else came
+/// between (another control plane that was away, a window that closed, data being saved), and that may take hours.
+const LOOK_GOOD_FOR: SignedDuration = SignedDuration::from_secs(10);
+
+/// The group of control planes, whatever pools they are of. No pool's name is empty.
+pub(super) const CONTROL_PLANES: &str = "";
+
+pub(super) fn group(member: &Member) -> &str {
+    if member.node.control_plane { CONTROL_PLANES } else { &member.group }
+}
+
+/// What of all nodes decides whether another one may be begun.
+pub(super) struct Gate<'a> {
+    snapshot: &'a Snapshot,
+    decision: &'a mut Decision,
+    /// Nodes that something is being done with.
+    busy: BTreeSet<&'a NodeName>,
+    /// Control planes that are not through.
+    planes: BTreeSet<NodeName>,
+    /// By order, a worker of it that is not through, and its group.
+    orders: BTreeMap<u16, (&'a NodeName, &'a str)>,
+    /// By group; control planes have one of their own.
+    groups: BTreeMap<&'a str, Tally>,
+}
+
+/// How a group is.
+#[derive(Debug, Default)]
+struct Tally {
+    /// How many nodes it has.
+    all: usize,
+    /// How many are through.
+    through: usize,
+    /// How many have failed.
+    failed: usize,
+    /// Those that are away or about to be.
+    away: BTreeSet<NodeName>,
+    /// Why no node of it may be begun now, whichever.
+    closed: Option<(Reason, String)>,
+}
+
+impl<'a> Gate<'a> {
+    pub(super) fn new(
+        snapshot: &'a Snapshot,
+        decision: &'a mut Decision,
+        busy: BTreeSet<&'a NodeName>,
+    ) -> Self {
+        let mut groups: BTreeMap<&str, Tally> = BTreeMap::new();
+        let mut planes = BTreeSet::new();
+        let mut orders = BTreeMap::new();
+        let begun = snapshot.begun_nodes();
+        // Both are in the order of names.
+        for ((name, member), assessment) in snapshot.members.iter().zip(decision.nodes.values()) {
+            let tally = groups.entry(group(member)).or_default();
+            tally.all += 1;
+            tally.through += usize::from(assessment.stage == Stage::Done);
+            // One that a permit is being written for, or will be when etcd is saved, is as good as away.
+            if assessment.away || begun.contains(name) {
+                tally.away.insert(name.clone());
+            }
+            if member.node.control_plane && assessment.stage != Stage::Done {
+                planes.insert(name.clone());
+            }
+            // Who is of no group is before none.
+            let group = group(member);
+            if group != CONTROL_PLANES && assessment.stage != Stage::Done {
+                orders.entry(snapshot.policy.order(group)).or_insert((name, group));
+            }
+            tally.failed += usize::from(assessment.stage == Stage::Failed);
+        }
+        let failed = groups.values().map(|tally| tally.failed).sum();
+        for (group, tally) in &mut groups {
+            tally.closed = closed(snapshot, group, tally.failed, failed);
+        }
+        Self { snapshot, decision, busy, planes, orders, groups }
+    }
+
+    /// Begins what may be begun, in order; the others get their reason.
+    pub(super) fn begin(mut self) {
+        let pending: Vec<&Member> = self
+            .snapshot
+            .members
+            .iter()
+            .zip(self.decision.nodes.values())
+            .filter(|((name, _), node)| {
+                node.stage == Stage::Pending
+                    && !self.busy.contains(name)
+                    && !self.snapshot.claims.contains(*name)
+            })
+            .map(|((_, member), _)| member)
+            .collect();
+        // Whoever is in the way of a node before any is begun is so afterwards: only the others need an order, which
+        // matters where thousands wait for a few.
+        let mut next = Vec::new();
+        for member in pending {
+            match self.obstacle(member) {
+                Ok(_) => next.push(member),
+                Err(why) => self.refuse(member, why),
+            }
+        }
+        next.sort_by_cached_key(|member| {
+            (!member.node.control_plane, self.zone(member).to_owned(), natural(&member.node.name))
+        });
+        for member in next {
+            match self.obstacle(member) {
+                Ok(action) => {
+                    let name = &member.node.name;
+                    self.groups.entry(group(member)).or_default().away.insert(name.clone());
+                    if !self.snapshot.busy.contains(&action) && !self.decision.actions.contains(&action) {
+                        self.decision.actions.push(action);
+                    }
+                }
+                Err(why) => self.refuse(member, why),
+            }
+        }
+    }
+
+    /// A node that is not begun has its reason.
+    fn refuse(&mut self, member: &Member, (reason, message): (Reason, String)) {
+        // etcd is no Node: nobody tells when it is well again.
+        let again =
+            Some(self.look_again()).filter(|time| reason == Reason::EtcdAtRisk && *time < Timestamp::MAX);
+        if let Some(node) = self.decision.nodes.get_mut(&member.node.name) {
+            (node.reason, node.message) = (reason, message);
+            if again.is_some() {
+                (node.stage, node.until) = (Stage::Wait, again);
+            }
+        }
+    }
+
+    fn zone<'m>(&self, member: &'m Member) -> &'m str {
+        member.node.labels.get(&self.snapshot.policy.zone_label).map_or("", String::as_str)
+    }
+
+    /// What to do to begin a node, or why it may not be begun.
+    fn obstacle(&self, member: &Member) -> Result<Action, (Reason, String)> {
+        if let Some(why) = self.groups.get(group(member)).and_then(|tally| tally.closed.as_ref()) {
+            return Err(why.clone());
+        }
+        if member.node.control_plane {
+            return self.control_plane(member);
+        }
+        if let Some(plane) = self.planes.first() {
+            let message = format!("control planes go first, and {plane} is not through");
+            return Err((Reason::ControlPlanesFirst, message));
+        }
+        let order = self.snapshot.policy.order(&member.group);
+        if let Some((_, (other, group))) = self.orders.range(..order).next() {
+            let message = format!("groups of a lower order go first, and {other} of {group} is not through");
+            return Err((Reason::LowerOrderFirst, message));
+        }
+        self.worker(member)
+    }
+
+    /// The nodes of its group that are away beside it.
+    fn others_away(&self, member: &Member) -> impl Iterator<Item = &NodeName> {
+        let away = self.groups.get(group(member)).map(|tally| &tally.away).into_iter().flatten();
+        away.filter(|name| **name != member.node.name)
+    }
+
+    /// One at a time, and only while etcd can do without it.
+    fn control_plane(&self, member: &Member) -> Result<Action, (Reason, String)> {
+        let name = &member.node.name;
+        if let Some(other) = self.others_away(member).next() {
+            let message =
+                format!("control planes go one after the other, and {other} is away or about to be");
+            return Err((Reason::CapacityUsed, message));
+        }
+        let risk = match &self.snapshot.etcd.etcd {
+            Etcd::Unknown => return Ok(Action::LookAtEtcd),
+            Etcd::Silent(why) => Some(format!("etcd cannot be asked: {why}")),
+            Etcd::Voters(voters) => risk(voters),
+        };
+        if let Some(risk) = risk {
+            let again = self.snapshot.now >= self.look_again();
+            return if again { Ok(Action::LookAtEtcd) } else { Err((Reason::EtcdAtRisk, risk)) };
+        }
+        if self.snapshot.now.duration_since(self.snapshot.etcd.at) > LOOK_GOOD_FOR {
+            return Ok(Action::LookAtEtcd);
+        }
+        let occasion = Occasion::of(member);
+        if !self.is_saved(&occasion) {
+            return Ok(Action::SaveEtcd(name.clone(), occasion));
+        }
+        Ok(Action::Permit(name.clone()))
+    }
+
+    /// When etcd is looked at again.
+    fn look_again(&self) -> Timestamp {
+        let EtcdSeen { at, since, .. } = self.snapshot.etcd;
+        let patient = at.duration_since(since) < self.snapshot.policy.patience;
+        at.checked_add(LOOK_AGAIN).ok().filter(|_| patient).unwrap_or(Timestamp::MAX)
+    }
+
+    /// Whether etcd's data was saved before that, on whichever control plane.
+    fn is_saved(&self, occasion: &Occasion) -> bool {
+        let mut planes = self.snapshot.members.values().filter(|member| member.node.control_plane);
+        planes.any(|member| occasion.is_saved(member, self.snapshot.now))
+    }
+
+    /// As many as its group's limits allow.
+    fn worker(&self, member: &Member) -> Result<Action, (Reason, String)> {
+        let Snapshot { policy, members, .. } = self.snapshot;
+        let usual = Limits::default();
+        let Limits { max_unavailable, canary, .. } = policy.groups.get(&member.group).unwrap_or(&usual);
+        let canary = *canary;
+        let (all, through, away) = self.groups.get(group(member)).map_or((0, 0, 0), |tally| {
+            let itself = usize::from(tally.away.contains(&member.node.name));
+            (tally.all, tally.through, tally.away.len() - itself)
+        });
+        let limit = max_unavailable.of(all);
+        if away >= limit {
+            let names: Vec<&str> = self.others_away(member).take(3).map(NodeName::as_str).collect();
+            let message = format!("{away} of its group are away ({}), and {limit} may be", names.join(", "));
+            return Err((Reason::CapacityUsed, message));
+        }
+        let zone = self.zone(member);
+        let mut others = self.others_away(member).filter_map(|name| members.get(name));
+        if let Some(other) = others.find(|other| self.zone(other) != zone) {
+            let message = format!("{} of another zone is away", other.node.name);
+            return Err((Reason::ZoneBusy, message));
+        }
+        if through < canary && through + away >= canary {
+            let message = format!("{through} of the first {canary} of its group are through");
+            return Err((Reason::CanaryFirst, message));
+        }
+        Ok(Action::Permit(member.node.name.clone()))
+    }
+}
+
+/// Why etcd cannot do without one of its voters, whichever.
+fn risk(voters: &BTreeMap<String, bool>) -> Option<String> {
+    // The only voter takes the API with it; there is no other way, and `plan` says so.
+    if voters.len() <= 1 {
+        return None;
+    }
+    let (well, majority) = (voters.values().filter(|well| **well).count(), voters.len() / 2 + 1);
+    (well <= majority).then(|| {
+        format!(
+            "{well} of {} voters of etcd are well, and {majority} have to be left when it goes",
+            voters.len()
+        )
+    })
+}
+
+/// Why no node of a group may be begun now; so many of it have failed, and so many of all.
+fn closed(snapshot: &Snapshot, group: &str, of_group: usize, of_all: usize) -> Option<(Reason, String)> {
+    let Snapshot { now, policy, .. } = snapshot;
+    if let Some(next) = policy.of_group(group).closed(*now) {
+        let message = match next {
+            Some(next) => format!("the next window opens at {next:.0}"),
+            None => "no window ever opens".to_owned(),
+        };
+        return Some((Reason::WindowClosed, message));
+    }
+    let limit = policy.max_failed.max(1);
+    if of_all >= limit {
+        let message = format!("{of_all} nodes have failed, and after {limit} no other is begun");
+        return Some((Reason::TooManyFailed, message));
+    }
+    let own = policy.groups.get(group).and_then(|limits| limits.max_failed).map(|limit| limit.max(1));
+    own.filter(|limit| of_group >= *limit).map(|limit| {
+        let message = format!("{of_group} of {group} failed, and after {limit} no other of it is begun");
+        (Reason::TooManyFailed, message)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use common::{
+        annotations::STATE,
+        plan::Plan,
+        state::{Phase, Reason as Code, State},
+    };
+
+    use super::*;
+    use crate::rollout::{
+        decide::decide,
+        policy::Policy,
+        saved::SAVED,
+        tests::{self, node},
+    };
+
+    fn planes(now: Timestamp) -> Snapshot {
+        let policy = Policy {
+            groups: BTreeMap::new(),
+            soak: SignedDuration::ZERO,
+            patience: SignedDuration::from_hours(1),
+            ..tests::policy()
+        };
+        let state = State {
+            phase: Phase::Idle,
+            reason: Code::NoPlan,
+            message: String::new(),
+            since: now,
+            attempt: 0,
+            boot_id: "boot".into(),
+            agent_version: String::new(),
+        };
+        let target = Plan::new([("kubelet".parse().unwrap(), "1.37.1".parse().unwrap())].into());
+        let members = ["a", "b", "c"].map(|name| {
+            let mut node = node(name, true);
+            node.annotations.insert(STATE.into(), serde_json::to_string(&state).unwrap());
+            let occasion = Occasion::Kubernetes("1.37.1".parse().unwrap());
+            node.annotations.insert(SAVED.into(), occasion.mark(now));
+            (node.name.clone(), Member::new(node, String::new(), Ok(target.clone()), now))
+        });
+        Snapshot::new(policy, members.into(), now)
+    }
+
+    /// A permit may rest on a look at etcd for some seconds only: what came between may have taken hours.
+    #[test]
+    fn an_old_look_at_etcd_is_none() {
+        let now = Timestamp::UNIX_EPOCH.checked_add(SignedDuration::from_hours(9)).unwrap();
+        let permit = Action::Permit("a".parse().unwrap());
+        for (age, expected) in [
+            (SignedDuration::ZERO, permit.clone()),
+            (LOOK_GOOD_FOR, permit),
+            (LOOK_GOOD_FOR + SignedDuration::from_secs(1), Action::LookAtEtcd),
+            (SignedDuration::from_hours(8), Action::LookAtEtcd),
+        ] {
+            let mut snapshot = planes(now);
+            let well = ["a", "b", "c"].map(|name| (name.to_owned(), true)).into();
+            snapshot.etcd.take(Etcd::Voters(well), now - age);
+            assert_eq!(decide(&snapshot).actions, [expected], "{age:#}");
+        }
+    }
+}
