@@ -9,8 +9,8 @@ use super::snapshot::{Cluster, Host, Snapshot};
 use crate::{
     cluster::{AtDeadline, DrainRules, Fate, NodeView},
     desired::{
-        self, AtTimeout, ControlPlaneRollout, Day, GroupRollout, Infrastructure, MaintenanceWindow,
-        Rollout as Wanted, SecretReference,
+        self, AtTimeout, ControlPlaneRollout, Day, GroupRollout, Infrastructure, MaintenanceWindow, PoolName,
+        ProviderName, Rollout as Wanted, SecretReference, Workers,
     },
     rollout::{
         self, Check, MetricsFile, Probe, Report,
@@ -29,16 +29,26 @@ pub(super) struct Targets(BTreeMap<NodeName, (String, Result<Plan, String>)>);
 impl Targets {
     pub(super) fn new(snapshot: &Snapshot) -> Self {
         let of = |host: &Host| {
-            let group = snapshot.group(host).map(|group| group.pool.to_string()).unwrap_or_default();
-            (group, target(host))
+            let group = snapshot.group(host).map(|group| group_name(&group.provider, &group.pool));
+            (group.unwrap_or_else(|_| no_group()), target(host))
         };
         Self(snapshot.hosts.iter().map(|(name, host)| (name.clone(), of(host))).collect())
     }
 
     pub(super) fn of(&self, node: &NodeView) -> (String, Result<Plan, String>) {
-        let unknown = || (String::new(), Err("no provider has a compute of that name".to_owned()));
+        let unknown = || (no_group(), Err("no provider has a compute of that name".to_owned()));
         self.0.get(&node.name).cloned().unwrap_or_else(unknown)
     }
+}
+
+/// A group of workers among all: two providers may each have a pool of the same name.
+fn group_name(provider: &ProviderName, pool: &PoolName) -> String {
+    format!("{provider}/{pool}")
+}
+
+/// What is a node of no group is in nobody's way, and not in that of the control planes either.
+fn no_group() -> String {
+    "(no group)".to_owned()
 }
 
 /// The plan of a host that has what the plan speaks of.
@@ -103,7 +113,9 @@ pub(super) fn policy(infrastructure: &Infrastructure) -> Policy {
         prefer_ready,
     } = &infrastructure.rollout;
     let groups = infrastructure.cluster.workers.iter();
-    let groups = groups.map(|group| (group.pool.to_string(), limits(infrastructure, &group.rollout)));
+    let limited =
+        |group: &Workers| (group_name(&group.provider, &group.pool), limits(infrastructure, &group.rollout));
+    let groups = groups.map(limited);
     Policy {
         groups: groups.collect(),
         control_planes: own(infrastructure, &infrastructure.cluster.control_plane.rollout),
@@ -265,7 +277,7 @@ rollout: { maxUnavailable: 3, canary: 2, soakSeconds: 7, maxFailed: 4 }
 ");
         let limits =
             Limits { max_unavailable: crate::desired::Amount::Nodes(3), canary: 2, ..Limits::default() };
-        assert_eq!(policy.groups, [("a".to_owned(), limits)].into());
+        assert_eq!(policy.groups, [("here/a".to_owned(), limits)].into());
         assert_eq!(policy.control_planes, Own::default());
         assert_eq!((policy.soak, policy.max_failed), (SignedDuration::from_secs(7), 4));
         let usual = of("cluster: { controlPlane: { provider: here, pool: cp, nodes: 1 } }");
@@ -303,8 +315,13 @@ rollout: {{ maxFailed: 2, windows: [{{ start: '01:00', hours: 1 }}], drain: {{ a
             order: 3,
             own: planes,
         };
-        assert_eq!(policy.groups["a"], expected);
+        assert_eq!(policy.groups["here/a"], expected);
+        // A pool of another provider may have the same name.
+        assert_ne!(
+            group_name(&"here".parse().unwrap(), &"a".parse().unwrap()),
+            group_name(&"there".parse().unwrap(), &"a".parse().unwrap())
+        );
         let own = Own { windows: Some(Vec::new()), checks: Some(Vec::new()), ..Own::default() };
-        assert_eq!(policy.groups["b"], Limits { own, ..Limits::default() });
+        assert_eq!(policy.groups["here/b"], Limits { own, ..Limits::default() });
     }
 }
