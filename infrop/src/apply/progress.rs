@@ -35,6 +35,15 @@ pub enum Stage {
     },
 }
 
+/// What is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Of {
+    /// Steps of an apply.
+    Steps,
+    /// Nodes of a rollout.
+    Nodes,
+}
+
 impl Event {
     /// Of an action.
     pub fn new(action: &Action, stage: Stage) -> Self {
@@ -49,4 +58,7 @@ pub trait Progress: std::fmt::Debug {
 
     /// Who waits now, and for what.
     fn waiting(&self, reasons: &BTreeMap<NodeName, String>);
+
+    /// How much is done: of the steps of an apply, or the nodes of a rollout.
+    fn reached(&self, _done: usize, _all: usize, _of: Of) {}
 }

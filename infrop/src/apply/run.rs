@@ -20,8 +20,9 @@ use super::{
     act::{Found, Nodes, Task},
     context::Context,
     decide::{Action, Decision, decide, exclusive},
+    foresee::foresee,
     observe::{console, look_at_cluster, observe, take_compute, take_end, take_report},
-    progress::{Event, Progress, Stage},
+    progress::{Event, Of, Progress, Stage},
     removal,
     rollout::{self, Targets},
     snapshot::{Cluster, Host, Removals, Snapshot},
@@ -103,6 +104,9 @@ struct Run<'a> {
     access: Option<Access>,
     attempts: BTreeMap<Action, u32>,
     changes: usize,
+    /// Steps that were done, and how many it takes in all, as far as that could be foreseen.
+    done: usize,
+    foreseen: usize,
     stop: Stop,
 }
 
@@ -156,7 +160,18 @@ impl<'a> Run<'a> {
     ) -> anyhow::Result<Self> {
         let (mut snapshot, access) = observe(context, options.parallel).await?;
         snapshot.removals = options.removals.clone();
-        Ok(Self { context, options, progress, snapshot, access, attempts: BTreeMap::new(), changes: 0, stop })
+        Ok(Self {
+            context,
+            options,
+            progress,
+            snapshot,
+            access,
+            attempts: BTreeMap::new(),
+            changes: 0,
+            done: 0,
+            foreseen: 0,
+            stop,
+        })
     }
 
     /// Looks at everything again.
@@ -180,6 +195,8 @@ impl<'a> Run<'a> {
             // What was seen before may have been changed by the writer before us, or by the rollout. A host that hangs
             // may keep us for longer than others wait.
             writer.keep_during(self.observe_anew()).await?;
+            self.foreseen = self.done + foresee(&self.snapshot).0.len();
+            self.progress.reached(self.done, self.foreseen, Of::Steps);
             let outcome = self.scale(writer, deadline).await?;
             if !matches!(outcome, Outcome::TimedOut { .. }) {
                 let tidied = async {
@@ -357,6 +374,8 @@ impl<'a> Run<'a> {
         match result {
             Ok(found) => {
                 self.progress.event(&Event::new(&action, Stage::Done(started.elapsed())));
+                self.done += 1;
+                self.progress.reached(self.done, self.foreseen, Of::Steps);
                 self.learn(&action, found).await
             }
             Err(error) => {

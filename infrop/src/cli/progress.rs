@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use crate::{
-    apply::{Event, Progress, Stage},
+    apply::{Event, Of, Progress, Stage},
     rollout::MetricsFile,
 };
 
@@ -59,6 +59,8 @@ pub(super) struct Lines {
     /// The moving lines.
     screen: MultiProgress,
     moving: RefCell<BTreeMap<String, ProgressBar>>,
+    /// How much is done.
+    bar: RefCell<Option<ProgressBar>>,
 }
 
 impl Lines {
@@ -69,12 +71,14 @@ impl Lines {
             said: RefCell::default(),
             screen: MultiProgress::new(),
             moving: RefCell::default(),
+            bar: RefCell::default(),
         }
     }
 
     /// Takes moving lines away, also of what was given up.
     pub(super) fn end(&self) {
         self.moving.borrow_mut().clear();
+        self.bar.borrow_mut().take();
         // A terminal that went away is no reason to fail.
         let _ = self.screen.clear();
     }
@@ -176,5 +180,28 @@ impl Progress for Lines {
                 self.print(Some(name), name.as_str(), "waits", Some(why));
             }
         }
+    }
+
+    fn reached(&self, done: usize, all: usize, of: Of) {
+        if self.style != Style::Moving || all == 0 {
+            return;
+        }
+        let mut bar = self.bar.borrow_mut();
+        let bar = bar.get_or_insert_with(|| {
+            // Above the lines of what is under way.
+            let bar = self.screen.insert(0, ProgressBar::new(0));
+            if let Ok(style) = ProgressStyle::with_template("{elapsed:>9}  [{bar:40}] {pos} of {len} {msg}") {
+                bar.set_style(style.progress_chars("=> "));
+            }
+            bar.enable_steady_tick(TICK);
+            bar
+        });
+        let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+        bar.set_length(number(all.max(done)));
+        bar.set_position(number(done));
+        bar.set_message(match of {
+            Of::Steps => "steps",
+            Of::Nodes => "nodes have their versions",
+        });
     }
 }

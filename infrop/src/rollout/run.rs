@@ -30,7 +30,7 @@ use super::{
     tell::{Failures, tale},
 };
 use crate::{
-    apply::{Event, Progress, Stage as EventStage, Stop},
+    apply::{Event, Of, Progress, Stage as EventStage, Stop},
     cluster::{Clients, NodeView, WATCH_SECONDS},
     random, retry,
 };
@@ -242,6 +242,8 @@ impl<'a> Run<'a> {
     }
 
     fn show(&mut self, decision: &Decision) {
+        let through = decision.nodes.values().filter(|node| node.stage == Stage::Done).count();
+        self.rollout.progress.reached(through, decision.nodes.len(), Of::Nodes);
         let mut reasons = BTreeMap::new();
         for (name, node) in &decision.nodes {
             if matches!(node.stage, Stage::Done | Stage::Do(_)) || node.message.is_empty() {

@@ -38,6 +38,8 @@ fn begun<'a>(context: &'a Context, options: &'a Options) -> Run<'a> {
         access: None,
         attempts: BTreeMap::new(),
         changes: 0,
+        done: 0,
+        foreseen: 0,
         stop: watch::channel(false).1,
     }
 }
