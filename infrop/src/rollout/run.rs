@@ -55,7 +55,7 @@ const TEST_AGAIN: Duration = Duration::from_secs(5);
 const PAUSES: u32 = 20;
 
 /// No pause is longer, also where a decision took long because the computer is busy: the next nodes wait for it.
-const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_millis(300);
 
 /// Of a write that found a Node otherwise than its decision did.
 const OVERTAKEN: &str = "someone else wrote the Node meanwhile, and nothing was written";
