@@ -160,6 +160,7 @@ impl<'a> Run<'a> {
     ) -> anyhow::Result<Self> {
         let (mut snapshot, access) = observe(context, options.parallel).await?;
         snapshot.removals = options.removals.clone();
+        snapshot.unsure = !options.take_over;
         Ok(Self {
             context,
             options,
@@ -178,6 +179,7 @@ impl<'a> Run<'a> {
     async fn observe_anew(&mut self) -> anyhow::Result<()> {
         let (mut snapshot, access) = observe(self.context, self.options.parallel).await?;
         snapshot.removals = self.snapshot.removals.clone();
+        snapshot.unsure = self.snapshot.unsure;
         snapshot.failed = self.snapshot.failed.clone();
         // Those that do not answer now either.
         let answers = |name: &NodeName| snapshot.hosts.get(name).is_some_and(|host| host.seen().is_some());
@@ -211,7 +213,7 @@ impl<'a> Run<'a> {
             }
             let (rolled, done) = self.roll_out(writer, deadline).await?;
             self.changes += done.actions;
-            report = Some(done);
+            report.get_or_insert_default().follow(done);
             let left = match rolled {
                 // Hosts may have waited for it.
                 Rolled::Through => continue,
@@ -235,6 +237,7 @@ impl<'a> Run<'a> {
         loop {
             if let Some(access) = &self.access {
                 writer.enter_cluster(access).await?;
+                self.snapshot.unsure = false;
             }
             let turn = tokio::select! {
                 turn = self.turn(&mut running, deadline) => turn?,

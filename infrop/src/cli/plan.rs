@@ -99,7 +99,8 @@ async fn look(context: &Context, max_delete: usize) -> anyhow::Result<Plan> {
     let emptied = emptied(&steps, &rollout, before.as_ref());
     let drains = drains(&emptied, &snapshot, access.as_ref()).await;
     let mut rows: Vec<Row> = unbuilt(context).chain(rows(&steps, &end, &drains)).collect();
-    rows.extend(rollout_rows(&rollout, stuck, &drains));
+    let closed = before.as_ref().map(closed).unwrap_or_default();
+    rows.extend(rollout_rows(&rollout, stuck, &drains, &closed));
     Ok(Plan { steps: rows, estimate })
 }
 
@@ -125,10 +126,21 @@ fn roll_out(
     (steps, stuck, estimate)
 }
 
+/// The nodes whose windows are closed now, and until when.
+fn closed(snapshot: &RolloutSnapshot) -> BTreeMap<NodeName, String> {
+    let nodes = rollout::decide::decide(snapshot).nodes.into_iter();
+    nodes
+        .filter(|(_, node)| node.reason == Reason::WindowClosed)
+        .map(|(name, node)| (name, node.to_string()))
+        .collect()
+}
+
+/// Steps with what is to be known of them; who may not be begun yet has the time from which on it may.
 fn rollout_rows(
     steps: &[RolloutAction],
     stuck: BTreeMap<NodeName, String>,
     drains: &BTreeMap<NodeName, String>,
+    closed: &BTreeMap<NodeName, String>,
 ) -> Vec<Row> {
     // Looks go without saying.
     let shown = steps.iter().filter(|step| !step.is_look());
@@ -137,6 +149,7 @@ fn rollout_rows(
         what: step.to_string(),
         reason: match step {
             RolloutAction::Step(Verb::Drain, name) => drains.get(name).cloned(),
+            RolloutAction::Permit(name) => closed.get(name).cloned(),
             _ => None,
         },
     });

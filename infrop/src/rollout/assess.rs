@@ -241,9 +241,6 @@ impl Look<'_> {
         if let Some(why) = &self.member.failed {
             return (Stage::Failed, Reason::ActionFailed, why.clone(), None);
         }
-        if let Some(why) = &self.member.skipped {
-            return self.skip(why);
-        }
         if !permit && !ours && differs.is_empty() && (self.reading.at_target() || !planned) {
             return (Stage::Done, Reason::UpToDate, String::new(), None);
         }
@@ -252,6 +249,9 @@ impl Look<'_> {
             let why = annotations::shorten(why);
             let message = format!("it is paused ({why}): `infrop resume --node {name}` ends that");
             return (Stage::Stuck, Reason::Paused, message, None);
+        }
+        if let Some(why) = &self.member.skipped {
+            return self.skip(why);
         }
         if self.reading.phase() == Some(Phase::Quarantined) {
             // Nothing may go on there unseen, also if a person has its agent try again.

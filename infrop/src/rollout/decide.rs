@@ -14,7 +14,7 @@ use super::{
 };
 
 /// What is to be done, and where every node is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Decision {
     /// To be done now, all at once.
     pub actions: Vec<Action>,
@@ -28,6 +28,19 @@ impl Decision {
     /// The nodes that are not through, and where they are.
     pub fn left(&self) -> impl Iterator<Item = (&NodeName, &Assessment)> {
         self.nodes.iter().filter(|(_, node)| node.stage != Stage::Done)
+    }
+
+    /// Every node and where it is, with where it was by a decision before. Both are in the order of names, so no node is
+    /// looked up: there may be thousands, and many decisions.
+    pub(super) fn beside<'d>(
+        &'d self,
+        before: &'d Self,
+    ) -> impl Iterator<Item = (&'d NodeName, &'d Assessment, Option<&'d Assessment>)> {
+        let mut known = before.nodes.iter().peekable();
+        self.nodes.iter().map(move |(name, node)| {
+            while known.next_if(|(other, _)| *other < name).is_some() {}
+            (name, node, known.next_if(|(other, _)| *other == name).map(|(_, node)| node))
+        })
     }
 
     /// Whether something goes on by itself.

@@ -19,8 +19,8 @@ const AT_ONCE: usize = 10;
 pub(super) fn defer(snapshot: &Snapshot, decision: &mut Decision, busy: &BTreeSet<&NodeName>) {
     let begun: BTreeSet<&NodeName> = decision.actions.iter().filter_map(Action::node).collect();
     let mut actions = Vec::new();
-    for (name, member) in &snapshot.members {
-        let Some(assessment) = decision.nodes.get(name) else { continue };
+    // Both are in the order of names.
+    for ((name, member), assessment) in snapshot.members.iter().zip(decision.nodes.values()) {
         if busy.contains(name) || begun.contains(name) {
             continue;
         }

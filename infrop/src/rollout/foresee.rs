@@ -15,6 +15,7 @@ use super::{
     assess::{MARK, Verb, has_left_mark},
     decide::{Action, Decision, decide},
     patch,
+    reason::Reason as Waits,
     saved::SAVED,
     snapshot::{Etcd, Snapshot},
 };
@@ -31,8 +32,9 @@ pub fn foresee(snapshot: &Snapshot) -> (Vec<Action>, Decision) {
         let decision = decide(&world);
         if decision.actions.is_empty() {
             // Whoever is waited for needs its time; a soak is over then.
-            match decision.until {
-                Some(until) if decision.is_moving() && until > world.now => {
+            let later = if decision.is_moving() { decision.until } else { next_window(&world, &decision) };
+            match later {
+                Some(until) if until > world.now => {
                     world.now = until;
                     // etcd is asked again before each control plane; that is no step people want to read of.
                     world.etcd.at = until;
@@ -47,6 +49,14 @@ pub fn foresee(snapshot: &Snapshot) -> (Vec<Action>, Decision) {
     }
     let decision = decide(&world);
     (steps, decision)
+}
+
+/// When a node may be begun that waits for nothing else.
+fn next_window(world: &Snapshot, decision: &Decision) -> Option<Timestamp> {
+    // Both are in the order of names.
+    let members = world.members.values().zip(decision.nodes.values());
+    let closed = members.filter(|(_, node)| node.reason == Waits::WindowClosed);
+    closed.filter_map(|(member, _)| world.policy.of(member).closed(world.now).flatten()).min()
 }
 
 /// The world after an action that went well.

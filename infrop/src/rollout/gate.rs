@@ -1,13 +1,16 @@
 //! Whether a node may be begun: what of all nodes has a say in that.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cell::OnceCell,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use common::metadata::NodeName;
 use jiff::{SignedDuration, Timestamp};
 
 use super::{
     action::Action,
-    assess::Stage,
+    assess::{Assessment, Stage, has_permit},
     decide::Decision,
     policy::Limits,
     reason::Reason,
@@ -53,10 +56,21 @@ struct Tally {
     through: usize,
     /// How many have failed.
     failed: usize,
+    /// How many were begun and are not through, or failed.
+    under_way: usize,
     /// Those that are away or about to be.
     away: BTreeSet<NodeName>,
     /// Why no node of it may be begun now, whichever.
     closed: Option<(Reason, String)>,
+    /// Who is away, for people; made once for all that wait for them.
+    full: OnceCell<String>,
+}
+
+impl Tally {
+    fn add_away(&mut self, name: &NodeName) {
+        self.away.insert(name.clone());
+        self.full.take();
+    }
 }
 
 impl<'a> Gate<'a> {
@@ -75,15 +89,18 @@ impl<'a> Gate<'a> {
             tally.all += 1;
             tally.through += usize::from(assessment.stage == Stage::Done);
             // One that a permit is being written for, or will be when etcd is saved, is as good as away.
-            if assessment.away || begun.contains(name) {
-                tally.away.insert(name.clone());
+            let begun = begun.contains(name);
+            if assessment.away || begun {
+                tally.add_away(name);
             }
+            let failed = assessment.stage == Stage::Failed;
+            tally.under_way += usize::from(begun || failed || has_permit(&member.node));
             if member.node.control_plane && assessment.stage != Stage::Done {
                 planes.insert(name.clone());
             }
             // Who is of no group is before none.
             let group = group(member);
-            if group != CONTROL_PLANES && assessment.stage != Stage::Done {
+            if snapshot.policy.groups.contains_key(group) && assessment.stage != Stage::Done {
                 orders.entry(snapshot.policy.order(group)).or_insert((name, group));
             }
             tally.failed += usize::from(assessment.stage == Stage::Failed);
@@ -97,25 +114,19 @@ impl<'a> Gate<'a> {
 
     /// Begins what may be begun, in order; the others get their reason.
     pub(super) fn begin(mut self) {
-        let pending: Vec<&Member> = self
-            .snapshot
-            .members
-            .iter()
-            .zip(self.decision.nodes.values())
-            .filter(|((name, _), node)| {
-                node.stage == Stage::Pending
-                    && !self.busy.contains(name)
-                    && !self.snapshot.claims.contains(*name)
-            })
-            .map(|((_, member), _)| member)
-            .collect();
         // Whoever is in the way of a node before any is begun is so afterwards: only the others need an order, which
         // matters where thousands wait for a few.
         let mut next = Vec::new();
-        for member in pending {
+        let mut nodes = std::mem::take(&mut self.decision.nodes);
+        // Both are in the order of names.
+        for ((name, member), node) in self.snapshot.members.iter().zip(nodes.values_mut()) {
+            if node.stage != Stage::Pending || self.busy.contains(name) || self.snapshot.claims.contains(name)
+            {
+                continue;
+            }
             match self.obstacle(member) {
                 Ok(_) => next.push(member),
-                Err(why) => self.refuse(member, why),
+                Err(why) => self.refuse(node, why),
             }
         }
         next.sort_by_cached_key(|member| {
@@ -124,27 +135,31 @@ impl<'a> Gate<'a> {
         for member in next {
             match self.obstacle(member) {
                 Ok(action) => {
-                    let name = &member.node.name;
-                    self.groups.entry(group(member)).or_default().away.insert(name.clone());
+                    let tally = self.groups.entry(group(member)).or_default();
+                    tally.add_away(&member.node.name);
+                    tally.under_way += 1;
                     if !self.snapshot.busy.contains(&action) && !self.decision.actions.contains(&action) {
                         self.decision.actions.push(action);
                     }
                 }
-                Err(why) => self.refuse(member, why),
+                Err(why) => {
+                    if let Some(node) = nodes.get_mut(&member.node.name) {
+                        self.refuse(node, why);
+                    }
+                }
             }
         }
+        self.decision.nodes = nodes;
     }
 
     /// A node that is not begun has its reason.
-    fn refuse(&mut self, member: &Member, (reason, message): (Reason, String)) {
+    fn refuse(&self, node: &mut Assessment, (reason, message): (Reason, String)) {
         // etcd is no Node: nobody tells when it is well again.
         let again =
             Some(self.look_again()).filter(|time| reason == Reason::EtcdAtRisk && *time < Timestamp::MAX);
-        if let Some(node) = self.decision.nodes.get_mut(&member.node.name) {
-            (node.reason, node.message) = (reason, message);
-            if again.is_some() {
-                (node.stage, node.until) = (Stage::Wait, again);
-            }
+        (node.reason, node.message) = (reason, message);
+        if again.is_some() {
+            (node.stage, node.until) = (Stage::Wait, again);
         }
     }
 
@@ -224,14 +239,18 @@ impl<'a> Gate<'a> {
         let usual = Limits::default();
         let Limits { max_unavailable, canary, .. } = policy.groups.get(&member.group).unwrap_or(&usual);
         let canary = *canary;
-        let (all, through, away) = self.groups.get(group(member)).map_or((0, 0, 0), |tally| {
-            let itself = usize::from(tally.away.contains(&member.node.name));
-            (tally.all, tally.through, tally.away.len() - itself)
-        });
+        let none = Tally::default();
+        let tally = self.groups.get(group(member)).unwrap_or(&none);
+        let Tally { all, through, under_way, .. } = *tally;
+        let itself = tally.away.contains(&member.node.name);
+        let away = tally.away.len() - usize::from(itself);
         let limit = max_unavailable.of(all);
         if away >= limit {
-            let names: Vec<&str> = self.others_away(member).take(3).map(NodeName::as_str).collect();
-            let message = format!("{away} of its group are away ({}), and {limit} may be", names.join(", "));
+            let message = || {
+                let names: Vec<&str> = self.others_away(member).take(3).map(NodeName::as_str).collect();
+                format!("{away} of its group are away ({}), and {limit} may be", names.join(", "))
+            };
+            let message = if itself { message() } else { tally.full.get_or_init(message).clone() };
             return Err((Reason::CapacityUsed, message));
         }
         let zone = self.zone(member);
@@ -240,7 +259,8 @@ impl<'a> Gate<'a> {
             let message = format!("{} of another zone is away", other.node.name);
             return Err((Reason::ZoneBusy, message));
         }
-        if through < canary && through + away >= canary {
+        // A node that is away for another reason is no canary.
+        if through < canary && through + under_way >= canary {
             let message = format!("{through} of the first {canary} of its group are through");
             return Err((Reason::CanaryFirst, message));
         }

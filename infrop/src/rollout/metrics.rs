@@ -260,7 +260,7 @@ mod tests {
         // One goes through, the way it is foreseen; each step takes a second.
         loop {
             let decision = decide(&world);
-            report.take(&decision, world.now);
+            report.take(&decision, &Decision::default(), world.now);
             file.take(&decision, &report, world.now);
             if report.nodes.values().any(|node| node.ended.is_some()) {
                 break;

@@ -1,6 +1,10 @@
 //! What a rollout did: how long each node was in each phase.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    fmt,
+    time::Duration,
+};
 
 use common::metadata::NodeName;
 use jiff::{SignedDuration, Timestamp};
@@ -83,9 +87,14 @@ fn phase(node: &Assessment) -> Option<&'static str> {
 }
 
 impl Report {
-    /// Notes where every node is.
-    pub(super) fn take(&mut self, decision: &Decision, now: Timestamp) {
-        for (name, node) in &decision.nodes {
+    /// Notes where every node is; why is left to [`Self::end`]. Of those that are where they were by the decision before
+    /// all is noted, and thousands may be.
+    pub(super) fn take(&mut self, decision: &Decision, before: &Decision, now: Timestamp) {
+        let place = |node: &Assessment| (node.stage, node.reason, node.away);
+        for (name, node, before) in decision.beside(before) {
+            if before.map(place) == Some(place(node)) {
+                continue;
+            }
             self.wait(name, node, now);
             let phase = phase(node);
             let known = match (self.nodes.get_mut(name), phase) {
@@ -100,24 +109,50 @@ impl Report {
                 }),
             };
             known.reason = node.reason.as_str();
-            known.message.clone_from(&node.message);
             known.ended = (node.stage == Stage::Done).then(|| known.ended.unwrap_or(now));
             known.enter(phase, now);
         }
     }
 
-    /// Notes why a node is not through; a reason that stays keeps its time, whatever it says in detail.
+    /// Ends with what was decided last: says in full why each node is where it is, and how long it is there.
+    pub(super) fn end(&mut self, decision: &Decision, now: Timestamp) {
+        for node in self.nodes.values_mut() {
+            node.enter(None, now);
+        }
+        for (name, node) in &decision.nodes {
+            let report = self.nodes.get_mut(name).map(|known| &mut known.message);
+            let waiting = self.waiting.get_mut(name).map(|known| &mut known.message);
+            for message in report.into_iter().chain(waiting) {
+                message.clone_from(&node.message);
+            }
+        }
+    }
+
+    /// Notes why a node is not through; a reason that stays keeps its time.
     fn wait(&mut self, name: &NodeName, node: &Assessment, now: Timestamp) {
         let reason = node.reason.as_str();
         if node.stage == Stage::Done {
             self.waiting.remove(name);
             return;
         }
-        match self.waiting.get_mut(name) {
-            Some(known) if known.reason == reason => known.message.clone_from(&node.message),
-            _ => {
-                let waiting = Waiting { reason, since: now, message: node.message.clone() };
-                self.waiting.insert(name.clone(), waiting);
+        if self.waiting.get(name).is_none_or(|known| known.reason != reason) {
+            let waiting = Waiting { reason, since: now, message: String::new() };
+            self.waiting.insert(name.clone(), waiting);
+        }
+    }
+
+    /// Goes on with what a later rollout of the same run did.
+    pub fn follow(&mut self, later: Self) {
+        self.actions += later.actions;
+        self.waiting = later.waiting;
+        for (name, node) in later.nodes {
+            match self.nodes.entry(name) {
+                Entry::Vacant(entry) => drop(entry.insert(node)),
+                Entry::Occupied(mut entry) => {
+                    let phases = std::mem::take(&mut entry.get_mut().phases);
+                    let phases = phases.into_iter().chain(node.phases).collect();
+                    entry.insert(NodeReport { began: entry.get().began, phases, ..node });
+                }
             }
         }
     }
@@ -239,12 +274,63 @@ mod tests {
     }
 
     #[test]
+    fn a_later_rollout_of_the_same_run_goes_on_with_the_report() {
+        let (mut world, mut reports) = (snapshot(&["w-1", "w-2"], &plan("1.37.1")), Vec::new());
+        let names = ["w-1", "w-2"].map(|name| name.parse().unwrap());
+        let start = world.now;
+        for (paused, actions) in [("w-2", 3), ("", 4)] {
+            world.members.values_mut().for_each(|member| {
+                let mut node = member.node.clone();
+                node.annotations.remove(PAUSED);
+                member.update(node, start);
+            });
+            if !paused.is_empty() {
+                annotate(&mut world, paused, PAUSED, "x");
+            }
+            let mut report = Report { actions, ..Report::default() };
+            let mut before = Decision::default();
+            for _ in 0..20 {
+                let decision = decide(&world);
+                report.take(&decision, &before, world.now);
+                for action in &decision.actions {
+                    assume(&mut world, action);
+                }
+                world.now += SignedDuration::from_secs(20);
+                before = decision;
+            }
+            report.end(&before, world.now);
+            reports.push(report);
+        }
+        let [mut first, second] = <[Report; 2]>::try_from(reports).unwrap();
+        assert_eq!(first.nodes.keys().collect::<Vec<_>>(), [&names[0]]);
+        assert_eq!(first.waiting.keys().collect::<Vec<_>>(), [&names[1]]);
+        assert!(!first.waiting[&names[1]].message.is_empty());
+        first.follow(second);
+        assert_eq!((first.actions, first.nodes.keys().collect::<Vec<_>>()), (7, names.iter().collect()));
+        assert!(first.waiting.is_empty());
+        assert!(first.nodes.values().all(|node| node.ended.is_some() && !node.phases.is_empty()));
+    }
+
+    /// A run that is ended says how long a node was in its last phase, too.
+    #[test]
+    fn the_phase_under_way_ends_with_the_run() {
+        let mut world = snapshot(&["w-1"], &plan("1.37.1"));
+        annotate(&mut world, "w-1", common::annotations::CHANGES_ALLOWED, "true");
+        let mut report = Report::default();
+        let decision = decide(&world);
+        report.take(&decision, &Decision::default(), world.now);
+        report.end(&decision, world.now + SignedDuration::from_secs(7));
+        let node = &report.nodes[&"w-1".parse().unwrap()];
+        assert!((node.phases.last().unwrap().seconds - 7.0).abs() < 0.01, "{node:?}");
+    }
+
+    #[test]
     fn whoever_waits_has_a_reason_and_since_when() {
         let mut world = snapshot(&["w-1", "w-2", "w-3"], &plan("1.37.1"));
         let (mut report, start) = (Report::default(), world.now);
         let take = |report: &mut Report, world: &mut Snapshot| {
             let decision = decide(world);
-            report.take(&decision, world.now);
+            report.take(&decision, &Decision::default(), world.now);
             for action in decision.actions {
                 assume(world, &action);
             }
@@ -272,7 +358,7 @@ mod tests {
             }
             let now = world.now;
             let decision = decide(&world);
-            report.take(&decision, now);
+            report.take(&decision, &Decision::default(), now);
             assert_eq!(waits(&report, "w-2"), Some((reason, now)));
             world.now += SignedDuration::from_secs(1);
         }
@@ -285,6 +371,7 @@ mod tests {
         let shown = report.to_string();
         assert!(shown.contains("\nw-3: CapacityUsed since 2026-11-16T12:00:00Z"), "{shown}");
         assert!(shown.starts_with("w-1: not through (") && shown.contains("; "), "{shown}");
+        report.end(&decision, world.now);
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["waiting"]["w-3"]["reason"], "CapacityUsed");
         assert_eq!(json["waiting"]["w-3"]["since"], "2026-11-16T12:00:00Z");

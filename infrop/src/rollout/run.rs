@@ -17,13 +17,12 @@ use kube::{
 
 use super::{
     act::{Found, Means},
-    assess::{Stage, Verb},
+    assess::{Assessment, Stage, Verb},
     claims::Claims,
     decide::{Action, Decision, decide, go_on},
     error::Error,
     metrics::MetricsFile,
     policy::Policy,
-    reason::Reason,
     report::Report,
     sight::{News, Sight, take_answer},
     snapshot::{EtcdSeen, Failing, Member, Snapshot},
@@ -119,8 +118,8 @@ struct Run<'a> {
     attempts: BTreeMap<Action, u32>,
     /// Nodes of which something was heard since they were looked at.
     heard: BTreeSet<NodeName>,
-    /// Why nodes that wait for their turn do so, as far as it was shown.
-    shown: BTreeMap<NodeName, Reason>,
+    /// What was decided last, as far as it was told.
+    decision: Decision,
     /// Nodes that have failed, as far as it was told.
     failures: Failures,
     report: Report,
@@ -151,7 +150,7 @@ impl Rollout<'_> {
             sight: Sight::default(),
             attempts: BTreeMap::new(),
             heard: BTreeSet::new(),
-            shown: BTreeMap::new(),
+            decision: Decision::default(),
             failures: Failures::default(),
             report: Report::default(),
         };
@@ -182,7 +181,7 @@ impl<'a> Run<'a> {
             let decision = decide(&self.snapshot);
             self.heard.clear();
             if listed {
-                self.report.take(&decision, self.snapshot.now);
+                self.report.take(&decision, &self.decision, self.snapshot.now);
                 if let Some(metrics) = self.rollout.metrics {
                     metrics.take(&decision, &self.report, self.snapshot.now);
                     metrics.write_if_due();
@@ -192,11 +191,13 @@ impl<'a> Run<'a> {
                 for action in decision.actions.iter().filter(|_| !stopped) {
                     running.push(self.start(action.clone()));
                 }
+                self.decision = decision;
                 if stopped && self.snapshot.busy.iter().all(only_waits) {
+                    self.end();
                     return Ok(Outcome::Stopped);
                 }
-                if running.is_empty() && !decision.is_moving() {
-                    return Ok(Outcome::Ended(decision));
+                if running.is_empty() && !self.decision.is_moving() {
+                    return Ok(Outcome::Ended(self.end()));
                 }
             }
             let pause_ends = tokio::time::Instant::now() + (started.elapsed() * PAUSES).min(LONGEST_PAUSE);
@@ -209,10 +210,10 @@ impl<'a> Run<'a> {
             tokio::select! {
                 Some(event) = nodes.next() => listed |= self.take(event),
                 Some(ended) = running.next() => self.take_in(ended)?,
-                () = sleep_until(decision.until) => {}
+                () = sleep_until(self.decision.until) => {}
                 () = asked => {}
                 () = due(self.rollout.metrics) => {}
-                () = tokio::time::sleep_until(self.rollout.deadline) => return Ok(Outcome::TimedOut(decision)),
+                () = tokio::time::sleep_until(self.rollout.deadline) => return Ok(Outcome::TimedOut(self.end())),
             }
             // A decision for all that came together.
             loop {
@@ -234,6 +235,12 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// What was decided last; the report says in full why each node is where it is.
+    fn end(&mut self) -> Decision {
+        self.report.end(&self.decision, Timestamp::now());
+        std::mem::take(&mut self.decision)
+    }
+
     /// Begins the next step of each node that something was heard of, without a look at all others: agents wait for it.
     fn go_on(&mut self) -> Vec<LocalBoxFuture<'a, Ended>> {
         self.snapshot.now = Timestamp::now();
@@ -245,16 +252,14 @@ impl<'a> Run<'a> {
         let through = decision.nodes.values().filter(|node| node.stage == Stage::Done).count();
         self.rollout.progress.reached(through, decision.nodes.len(), Of::Nodes);
         let mut reasons = BTreeMap::new();
-        for (name, node) in &decision.nodes {
+        for (name, node, before) in decision.beside(&self.decision) {
             if matches!(node.stage, Stage::Done | Stage::Do(_)) || node.message.is_empty() {
                 continue;
             }
-            if node.stage == Stage::Pending {
-                // Whom it waits for changes with every turn of another, and thousands may wait.
-                if self.shown.get(name) == Some(&node.reason) {
-                    continue;
-                }
-                self.shown.insert(name.clone(), node.reason);
+            // Whom it waits for changes with every turn of another, and thousands may wait.
+            let known = |before: &Assessment| before.stage == Stage::Pending && before.reason == node.reason;
+            if node.stage == Stage::Pending && before.is_some_and(known) {
+                continue;
             }
             reasons.insert(name.clone(), self.report.line(name, node, self.snapshot.now));
         }
@@ -289,7 +294,7 @@ impl<'a> Run<'a> {
         self.heard.extend(heard);
         for name in gone {
             self.attempts.retain(|action, _| action.node() != Some(&name));
-            self.shown.remove(&name);
+            self.decision.nodes.remove(&name);
             self.failures.forget(&name);
             self.report.forget(&name);
         }

@@ -14,7 +14,7 @@ use common::{
 use jiff::{SignedDuration, Timestamp};
 
 use super::{
-    assess::Stage,
+    assess::{Stage, Verb},
     assume,
     decide::{Action, Decision, decide, go_on},
     foresee,
@@ -254,11 +254,21 @@ fn a_node_whose_agent_is_in_the_middle_counts_also_without_a_permit() {
         annotate(&mut snapshot, "w-1", PAUSED, "look at it");
         let expected: &[&str] = if free { &["permit changes on w-2"] } else { &[] };
         assert_eq!(actions(&snapshot), expected, "{phase}");
-        // Its pods do not go, but that is too late.
+        // Its pods do not go: nothing is given back while a person has it.
         let member = snapshot.members.get_mut(&"w-1".parse().unwrap()).unwrap();
         member.skipped = Some("held".into());
-        assert_eq!(stage(&snapshot, "w-1").0 == Stage::Wait, !free, "{phase}");
+        annotate(&mut snapshot, "w-1", CORDONED_BY, "rollout/x");
+        change(&mut snapshot, "w-1", |node| node.cordoned = true);
+        assert_eq!(stage(&snapshot, "w-1"), (Stage::Stuck, Reason::Paused), "{phase}");
+        // And not in the middle, when it is too late.
+        change(&mut snapshot, "w-1", |node| drop(node.annotations.remove(PAUSED)));
+        let expected = if free { Stage::Do(Verb::Uncordon) } else { Stage::Wait };
+        assert_eq!(stage(&snapshot, "w-1").0, expected, "{phase}");
         snapshot.members.get_mut(&"w-1".parse().unwrap()).unwrap().skipped = None;
+        change(&mut snapshot, "w-1", |node| {
+            node.cordoned = false;
+            node.annotations.remove(CORDONED_BY);
+        });
     }
 }
 
@@ -309,6 +319,40 @@ fn as_many_are_begun_at_once_as_may_be_away() {
         .insert("w".into(), Limits { max_unavailable: Amount::Nodes(9), canary: 2, ..Limits::default() });
     assert_eq!(actions(&snapshot), ["permit changes on w-1", "permit changes on w-2"]);
     assert_eq!(reason(&decide(&snapshot), "w-10"), Reason::CanaryFirst);
+}
+
+/// Whoever is away for another reason is no canary, or nobody would ever be begun.
+#[test]
+fn the_first_of_a_group_are_those_that_were_begun() {
+    type Hinder = fn(&mut Snapshot, &str);
+    let permitted: Hinder = |snapshot, name| annotate(snapshot, name, CHANGES_ALLOWED, "true");
+    let failed: Hinder =
+        |snapshot, name| says(snapshot, name, Phase::Quarantined, AgentReason::PackageFailed);
+    let dead: Hinder = |snapshot, name| change(snapshot, name, |node| node.ready = Err("no".into()));
+    let drained: Hinder = |snapshot, name| {
+        change(snapshot, name, |node| {
+            reach(node, &plan("1.37.1"), now());
+            node.cordoned = true;
+        });
+    };
+    for (hinder, expected) in [
+        (permitted, &[][..]),
+        (failed, &[]),
+        (dead, &["permit changes on w-2"]),
+        // It is through, so the others may go.
+        (drained, &["permit changes on w-2", "permit changes on w-3", "permit changes on w-4"]),
+    ] {
+        let mut snapshot = snapshot(&["w-1", "w-2", "w-3", "w-4"], &plan("1.37.1"));
+        snapshot.policy.max_failed = 9;
+        snapshot
+            .policy
+            .groups
+            .insert("w".into(), Limits { max_unavailable: Amount::Nodes(4), canary: 1, ..Limits::default() });
+        hinder(&mut snapshot, "w-1");
+        let actions = actions(&snapshot);
+        let begun: Vec<&String> = actions.iter().filter(|action| action.starts_with("permit")).collect();
+        assert_eq!(begun, expected);
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ fn groups(names: &[&str]) -> Snapshot {
     let mut snapshot = snapshot(&names, &plan("1.37.1"));
     for member in snapshot.members.values_mut() {
         member.group = member.node.name.as_str().split_once('-').unwrap().0.into();
+        snapshot.policy.groups.insert(member.group.clone(), Limits::default());
     }
     snapshot
 }
@@ -270,11 +271,32 @@ fn groups_of_a_lower_order_go_first() {
     limits(&mut snapshot, "b").order = 1;
     for name in ["c-1", "c-2"] {
         let member = snapshot.members.get_mut(&name.parse().unwrap()).unwrap();
-        (member.group, member.target) = (String::new(), Err("no provider has a compute of that name".into()));
+        member.group = "(no group)".into();
+        member.target = Err("no pool of the document has a compute of that name".into());
         let node = member.node.clone();
         member.update(node, now());
     }
     assert_eq!(actions(&snapshot), ["permit changes on b-1"]);
+}
+
+/// Before its window opens a plan shows all the same what will be done, and a run does nothing.
+#[test]
+fn a_rollout_is_foreseen_also_while_its_windows_are_closed() {
+    let mut snapshot = groups(&["a", "b"]);
+    let open = foresee(&snapshot).0;
+    snapshot.policy.windows = vec![window(20)];
+    limits(&mut snapshot, "b").own.windows = Some(vec![window(3)]);
+    assert_eq!((actions(&snapshot), decide(&snapshot).is_moving()), (Vec::new(), false));
+    let (steps, end) = foresee(&snapshot);
+    assert!(end.nodes.values().all(|node| node.stage == Stage::Done), "{end:?}");
+    assert_eq!(steps.len(), open.len());
+    let position = |step: &str| steps.iter().position(|known| known.to_string() == step).unwrap();
+    assert!(position("permit changes on a-2") < position("permit changes on b-1"), "{steps:?}");
+    // One that never opens is no reason to look for ever.
+    snapshot.policy.windows = vec![Window { length: SignedDuration::ZERO, ..window(20) }];
+    limits(&mut snapshot, "b").own.windows = None;
+    let (steps, end) = foresee(&snapshot);
+    assert_eq!((steps, reason(&end, "a-1")), (Vec::new(), Reason::WindowClosed));
 }
 
 #[test]
