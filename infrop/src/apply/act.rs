@@ -111,6 +111,10 @@ impl Task<'_> {
                 self.look_at_nodes().await
             }
             Action::AwaitReady(name) => self.await_ready(name).await,
+            Action::Keep(name) => {
+                cluster::unmark_removing(&self.access()?.client, name).await?;
+                self.look_at_nodes().await
+            }
             Action::Remove(name) => self.remove(name).await,
         }
     }

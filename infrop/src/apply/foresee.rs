@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     bootstrap::host::{HostReport, KubeadmState},
-    cluster::NodeView,
+    cluster::{NodeView, REMOVING},
     provider::{Compute, Ownership, Power},
     rollout::reach,
 };
@@ -95,6 +95,14 @@ fn assume(world: &mut Snapshot, action: &Action) {
             }
             if let Cluster::There(view) = &mut world.cluster {
                 view.nodes.insert(name.clone(), node);
+            }
+        }
+        Action::Keep(name) => {
+            if let Cluster::There(view) = &mut world.cluster
+                && let Some(node) = view.nodes.get_mut(name)
+            {
+                node.annotations.remove(REMOVING);
+                node.cordoned = false;
             }
         }
         Action::PowerOn(name) => {

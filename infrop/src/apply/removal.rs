@@ -14,9 +14,10 @@ use super::{
     snapshot::Role,
 };
 use crate::{
-    bootstrap::{Error, etcd, host::KubeadmState, kubeadm},
-    cluster::{self, Access, DrainError, DrainRules},
+    bootstrap::{self, Error, host::KubeadmState, kubeadm},
+    cluster::{self, Access, DrainError, DrainRules, Removing},
     random, retry,
+    rollout::etcd::{self, Leaves, missed},
 };
 
 /// Pods may take their time to end, and budgets may make them wait for others.
@@ -42,17 +43,20 @@ impl Task<'_> {
             Err(error) => return Err(error),
         };
         if let Some(access) = &self.access {
-            cluster::mark_removing(&access.client, name).await?;
+            if group.role == Role::ControlPlane {
+                refuse_if_missed(access, name).await?;
+            }
+            let how = if given_up { Removing::ForGood } else { Removing::Surplus };
+            cluster::mark_removing(&access.client, name, how).await?;
             if report.is_some() {
                 self.empty(access, name).await?;
             }
             if group.role == Role::ControlPlane {
                 // The drain may have taken minutes.
-                let nodes = cluster::list(&access.client).await?;
-                if let Some(why) = too_few_without(&nodes, name) {
-                    bail!(why);
-                }
+                refuse_if_missed(access, name).await?;
             }
+            // From here on it cannot be kept.
+            cluster::mark_removing(&access.client, name, Removing::ForGood).await?;
         }
         if let Some(report) = report.filter(|report| report.kubeadm != KubeadmState::None) {
             kubeadm::reset(&*self.remote(host).await?, &report.kubeadm).await?;
@@ -84,7 +88,7 @@ impl Task<'_> {
         let others = control_planes(&self.snapshot).filter(|host| host.compute.name != *name);
         let mut trouble = None;
         for other in others {
-            let removed = async { etcd::remove_member(&*self.remote(other).await?, name).await };
+            let removed = async { bootstrap::etcd::remove_member(&*self.remote(other).await?, name).await };
             match removed.await {
                 Ok(()) => return Ok(()),
                 Err(error) => trouble = Some(error),
@@ -92,6 +96,18 @@ impl Task<'_> {
         }
         let error = trouble.unwrap_or_else(|| anyhow!("no other control plane answers"));
         Err(error).context("cannot take its member out of etcd")
+    }
+}
+
+/// A control plane goes only if the others can decide without it: by their Nodes, and by what etcd itself says.
+async fn refuse_if_missed(access: &Access, name: &NodeName) -> anyhow::Result<()> {
+    let nodes = cluster::list(&access.client).await?;
+    if let Some(why) = too_few_without(&nodes, name) {
+        bail!(why);
+    }
+    match missed(&etcd::look(&access.client).await, name, Leaves::ForGood) {
+        Some(why) => bail!(why),
+        None => Ok(()),
     }
 }
 

@@ -130,6 +130,8 @@ pub struct Snapshot {
     pub unclear: BTreeSet<NodeName>,
     /// How often kubeadm failed on a host in this run.
     pub kubeadm_failures: BTreeMap<NodeName, u32>,
+    /// Whether someone may be at work whom the cluster's Lease would name: this run has not had it yet.
+    pub unsure: bool,
     /// What may be taken away.
     pub removals: Removals,
     /// The Kubernetes version that hosts come with; none before the document was read.

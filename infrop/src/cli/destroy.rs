@@ -16,7 +16,7 @@ use super::{
     progress::{Lines, Style},
 };
 use crate::{
-    apply::{self, Context, Writer},
+    apply::{self, Cluster, Context, Writer},
     bootstrap::{host, kubeadm},
     provider::{self, Compute, Ownership, Pool},
 };
@@ -96,7 +96,15 @@ async fn destroy(
     take_over: bool,
     progress: &Lines,
 ) -> anyhow::Result<Answer> {
-    let (_, access) = apply::observe_in(context, pools, PARALLEL).await;
+    let (snapshot, access) = apply::observe_in(context, pools, PARALLEL).await;
+    if let Cluster::Silent(why) = &snapshot.cluster
+        && !take_over
+    {
+        bail!(
+            "the API does not answer, and there stands who is at work ({why}): try again in a minute, or give it back with \
+             --take-over if you know that nobody is"
+        );
+    }
     let writer = match Writer::enter_both(context, take_over, progress, access.as_ref()).await {
         Ok(writer) => writer,
         // Where no host can be asked and none is to be given back, there is nothing to be alone at.

@@ -20,6 +20,10 @@ use crate::{
     bootstrap,
     cluster::{self, Clients, Cordon, DrainRules, NodeView},
     provider::{Ownership, Power},
+    rollout::{
+        etcd::{self, Leaves, missed},
+        snapshot::Etcd,
+    },
 };
 
 /// The mark of its cordons.
@@ -42,7 +46,7 @@ pub(super) struct RebootArguments {
     #[command(flatten)]
     document: DocumentArguments,
 
-    /// Switch the host off and on if ssh does not reach it; restart it undrained if the API does not answer.
+    /// Switch the host off and on if ssh does not reach it; restart it undrained if the API does not answer, and unseen if etcd does not.
     #[arg(long)]
     force: bool,
 
@@ -94,6 +98,7 @@ async fn reboot(
     let is_node = snapshot.cluster.node(name).is_some();
     let access = access.as_ref().filter(|_| is_node);
     let client = access.map(|access| &access.client);
+    refuse_if_missed(client, &snapshot, name, force).await?;
     let mut ours = false;
     if let Some(Clients { client, direct }) = access.map(|access| &access.clients) {
         ours = cluster::cordon(client, name, MARK).await? == Cordon::Marked(MARK.to_owned());
@@ -105,6 +110,8 @@ async fn reboot(
             progress.step(name, what.clone(), work).await.with_context(|| stays(name, ours))?;
         }
     }
+    // The drain may have taken minutes.
+    refuse_if_missed(client, &snapshot, name, force).await.with_context(|| stays(name, ours))?;
     let what = format!("restart {name}");
     let work = restart(context, &snapshot, host, limit, |why| progress.note(name, &what, why));
     let boot = progress.step(name, what.clone(), work).await.with_context(|| stays(name, ours))?;
@@ -121,6 +128,24 @@ async fn reboot(
         }
     }
     Ok(if client.is_some() && !ours { "; it was cordoned before, and stays so" } else { "" })
+}
+
+/// A control plane is not restarted while etcd could not decide without it. A person may know better of an etcd that does
+/// not answer.
+async fn refuse_if_missed(
+    client: Option<&kube::Client>,
+    snapshot: &Snapshot,
+    name: &NodeName,
+    force: bool,
+) -> anyhow::Result<()> {
+    let is_plane = snapshot.cluster.node(name).is_some_and(|node| node.control_plane);
+    let Some(client) = client.filter(|_| is_plane) else { return Ok(()) };
+    let etcd = etcd::look(client).await;
+    match missed(&etcd, name, Leaves::ForNow) {
+        Some(_) if force && matches!(etcd, Etcd::Silent(_)) => Ok(()),
+        Some(why) => bail!(why),
+        None => Ok(()),
+    }
 }
 
 fn stays(name: &NodeName, ours: bool) -> String {

@@ -72,7 +72,7 @@ pub async fn uncordon(
 }
 
 /// Writes what `decide` makes of the cordon there is, if nobody wrote on the Node meanwhile; otherwise looks again.
-async fn change(
+pub(super) async fn change(
     client: &kube::Client,
     name: &NodeName,
     verb: &str,

@@ -44,6 +44,12 @@ impl Error {
         matches!(self, Self::Api { source, .. } if !matches!(**source, kube::Error::Api(_)))
     }
 
+    /// Whether the API says that there is no such thing.
+    pub(super) fn is_missing(&self) -> bool {
+        matches!(self, Self::Api { source, .. }
+            if matches!(&**source, kube::Error::Api(status) if status.code == 404))
+    }
+
     /// Whether the same request may go well a little later.
     pub fn is_passing(&self) -> bool {
         let busy = |code: u16| matches!(code, 408 | 429 | 500..);

@@ -21,6 +21,6 @@ pub use self::{
     job::{JobManifest, run_job},
     manifests::{Manifests, Object},
     nodes::{NodeView, WAITING, WATCH_SECONDS, annotate, list, register, wait_until_ready},
-    removal::{REMOVING, delete_node, mark_removing},
+    removal::{REMOVING, Removing, delete_node, mark_removing, unmark_removing},
     token::{CertificateKey, Token, remove_leftovers, withdraw},
 };

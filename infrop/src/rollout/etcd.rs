@@ -39,6 +39,37 @@ pub async fn look(client: &kube::Client) -> Etcd {
     }
 }
 
+/// How long a member is away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leaves {
+    /// It comes back.
+    ForNow,
+    /// It is taken out.
+    ForGood,
+}
+
+/// Why etcd could not decide without the member on a node, if it leaves so.
+pub fn missed(etcd: &Etcd, name: &NodeName, leaves: Leaves) -> Option<String> {
+    let voters = match etcd {
+        Etcd::Unknown => return Some("nobody has looked at etcd".to_owned()),
+        Etcd::Silent(why) => return Some(format!("etcd cannot be asked: {why}")),
+        Etcd::Voters(voters) => voters,
+    };
+    let others = || voters.iter().filter(|(voter, _)| voter.as_str() != name.as_str());
+    let (stay, well) = (others().count(), others().filter(|(_, well)| **well).count());
+    let needed = match leaves {
+        // One that is not well is missed already, and one or two never have one to spare.
+        Leaves::ForNow if voters.len() <= 2 || voters.get(name.as_str()) != Some(&true) => return None,
+        Leaves::ForNow => voters.len() / 2 + 1,
+        Leaves::ForGood => stay / 2 + 1,
+    };
+    (well < needed).then(|| {
+        format!(
+            "without {name} {well} of {stay} members of etcd would be well, and it needs {needed} to decide"
+        )
+    })
+}
+
 async fn voters(client: &kube::Client) -> Result<BTreeMap<String, bool>, Error> {
     let api = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
     let pods = api
@@ -161,6 +192,38 @@ async fn execute(api: &Api<Pod>, pod: &str, words: &[&str]) -> Result<String, Er
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_member_goes_that_etcd_needs() {
+        use Leaves::{ForGood, ForNow};
+        // Whether each member is well; the first is the one in question.
+        for (voters, now, good) in [
+            (&[true][..], true, false),
+            (&[true, true], true, true),
+            (&[true, false], true, false),
+            (&[false, true], true, true),
+            (&[true, true, true], true, true),
+            (&[true, true, false], false, false),
+            (&[false, true, true], true, true),
+            (&[false, true, false], true, false),
+            (&[true, true, true, true, false], true, true),
+            (&[true, true, true, false, false], false, false),
+        ] {
+            let voters = voters.iter().enumerate().map(|(number, well)| (format!("cp-{number}"), *well));
+            let etcd = Etcd::Voters(voters.collect());
+            let may = |leaves| missed(&etcd, &"cp-0".parse().unwrap(), leaves).is_none();
+            assert_eq!((may(ForNow), may(ForGood)), (now, good), "{etcd:?}");
+        }
+        // One that was taken out already.
+        let two = |well| Etcd::Voters([("cp-1".to_owned(), true), ("cp-2".to_owned(), well)].into());
+        let name = "cp-0".parse().unwrap();
+        assert_eq!(missed(&two(true), &name, ForGood), None);
+        assert!(missed(&two(false), &name, ForGood).is_some());
+        for leaves in [ForNow, ForGood] {
+            let why = missed(&Etcd::Silent("no pod of it is there".to_owned()), &name, leaves);
+            assert_eq!(why.as_deref(), Some("etcd cannot be asked: no pod of it is there"));
+        }
+    }
 
     #[test]
     fn voters_and_their_health_are_read() {

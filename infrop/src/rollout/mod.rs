@@ -15,7 +15,7 @@ pub mod decide;
 mod defer;
 mod error;
 mod estimate;
-mod etcd;
+pub mod etcd;
 mod foresee;
 mod gate;
 mod history;

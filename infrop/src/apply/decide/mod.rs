@@ -62,6 +62,8 @@ pub enum Action {
     Register(NodeName),
     /// Wait until a Node is Ready.
     AwaitReady(NodeName),
+    /// Let pods come again to a node that was to go and is wanted again.
+    Keep(NodeName),
     /// Take a node out of the cluster and give its compute back.
     Remove(NodeName),
 }
@@ -81,6 +83,7 @@ impl Action {
             | Self::AwaitKubeadm(name)
             | Self::Register(name)
             | Self::AwaitReady(name)
+            | Self::Keep(name)
             | Self::Remove(name) => Some(name),
             Self::AwaitApi | Self::Apply => None,
         }
@@ -127,6 +130,7 @@ impl fmt::Display for Action {
             Self::Apply => f.write_str("apply objects"),
             Self::Register(name) => write!(f, "register {name}"),
             Self::AwaitReady(name) => write!(f, "wait until {name} is Ready"),
+            Self::Keep(name) => write!(f, "keep {name}"),
             Self::Remove(name) => write!(f, "remove {name}"),
         }
     }
@@ -177,8 +181,29 @@ pub fn decide(snapshot: &Snapshot) -> Decision {
             }
         }
     }
+    hold(snapshot, &mut decision);
     decision.actions.sort_by_key(Action::turn);
     decision
+}
+
+/// Who is at work stands in the cluster. While it does not answer, for instance because its only control plane is being
+/// upgraded, nothing is changed but what may bring it back.
+fn hold(snapshot: &Snapshot, decision: &mut Decision) {
+    let Cluster::Silent(why) = &snapshot.cluster else { return };
+    if !snapshot.unsure {
+        return;
+    }
+    let harmless = |action: &Action| action.is_wait() || matches!(action, Action::PowerOn(_));
+    let (go_on, held) = std::mem::take(&mut decision.actions).into_iter().partition(harmless);
+    decision.actions = go_on;
+    for action in held {
+        let Some(host) = action.host() else { continue };
+        let why = format!(
+            "cannot {action} while the API does not answer, for there stands who is at work ({why}); with --take-over \
+             it goes on, if you know that nobody is"
+        );
+        decision.waiting.insert(host.clone(), why);
+    }
 }
 
 /// Why nothing may be changed on a node, if a person paused it.
@@ -261,7 +286,7 @@ fn cluster(snapshot: &Snapshot, decision: &mut Decision) {
                 if !snapshot.hosts.contains_key(name) && !snapshot.busy.contains(name) {
                     let state = if node.ready.is_ok() { "Ready" } else { "there" };
                     let why = format!(
-                        "the Node is {state}, but no provider has a compute of that name: delete the Node if its \
+                        "the Node is {state}, but no pool of the document has a compute of that name: delete the Node if its \
                          machine is gone for good, or add it to the document"
                     );
                     decision.blocked.insert(name.to_string(), why);
@@ -288,6 +313,9 @@ fn next(snapshot: &Snapshot, name: &NodeName, host: &Host, group: &Group, decisi
             ));
         }
         Ownership::Unknown(why) => return Next::Blocked(format!("nobody knows what is on it: {why}")),
+    }
+    if shrink::is_leaving(snapshot, name).is_some() {
+        return Next::Do(Action::Keep(name.clone()));
     }
     if host.compute.power == Power::Off {
         return Next::Do(Action::PowerOn(name.clone()));

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     bootstrap::host::KubeadmState,
-    cluster::{NodeView, REMOVING},
+    cluster::{NodeView, REMOVING, Removing},
     provider::Ownership,
 };
 
@@ -83,10 +83,18 @@ fn victims(snapshot: &Snapshot, index: usize, group: &Group) -> Vec<NodeName> {
         .collect();
     members.sort_by_key(|(name, host)| {
         let chosen = snapshot.removals.replace.contains(*name);
-        (!chosen, !is_leaving(snapshot, name), is_in_cluster(snapshot, name, host), Reverse(natural(name)))
+        let begun = is_leaving(snapshot, name);
+        (
+            !chosen,
+            begun != Some(Removing::ForGood),
+            begun.is_none(),
+            is_in_cluster(snapshot, name, host),
+            Reverse(natural(name)),
+        )
     });
     let replaced = members.iter().filter(|(name, _)| snapshot.removals.replace.contains(*name)).count();
-    let begun = members.iter().filter(|(name, _)| is_leaving(snapshot, name)).count();
+    let for_good = |name| is_leaving(snapshot, name) == Some(Removing::ForGood);
+    let begun = members.iter().filter(|(name, _)| for_good(name)).count();
     let surplus = members.len().saturating_sub(group.count);
     members.into_iter().take(surplus.max(replaced).max(begun)).map(|(name, _)| name.clone()).collect()
 }
@@ -109,9 +117,9 @@ fn view(snapshot: &Snapshot) -> Option<&ClusterView> {
     }
 }
 
-/// Whether its removal was begun.
-fn is_leaving(snapshot: &Snapshot, name: &NodeName) -> bool {
-    snapshot.cluster.node(name).is_some_and(|node| node.annotations.contains_key(REMOVING))
+/// How far its removal is, if it was begun.
+pub(super) fn is_leaving(snapshot: &Snapshot, name: &NodeName) -> Option<Removing> {
+    snapshot.cluster.node(name)?.annotations.get(REMOVING).map(|value| Removing::of(value))
 }
 
 /// Whether the cluster knows it. As long as nobody can tell, it does.

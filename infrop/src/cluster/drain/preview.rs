@@ -19,7 +19,7 @@ use crate::cluster::DirectClient;
 /// What a drain would meet now.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Preview {
-    /// Pods that the rules do not let go: the drain would end before it begins.
+    /// Pods that never go, by the rules or by the API's: the drain would end for them.
     pub refused: Vec<Blocker>,
     /// Pods that could not go now.
     pub blocked: Vec<Blocker>,
@@ -53,17 +53,21 @@ impl Preview {
 /// at a time.
 pub async fn preview(client: &DirectClient, node: &NodeName, rules: &DrainRules) -> Result<Preview, Error> {
     let client = client.get();
-    let Survey { movable, empty_dir, ending: _, refused } = Survey::take(client, node, rules).await?;
+    let Survey { movable, empty_dir, ending: _, mut refused } = Survey::take(client, node, rules).await?;
     let mut blocked = Vec::new();
     for (pod, answer) in ask_all(client, &movable, Means::DryRun).await? {
         let (budget, why) = match answer {
             Answer::Accepted | Answer::Gone | Answer::NamespaceEnds => continue,
-            Answer::TooManyBudgets => (None, TWO_BUDGETS.to_owned()),
+            Answer::TooManyBudgets => {
+                refused.push(Blocker { pod: PodName::of(pod), budget: None, why: TWO_BUDGETS.to_owned() });
+                continue;
+            }
             Answer::Budget { budget, why, .. } => (budget, why),
             Answer::Busy { why, .. } => (None, why),
         };
         blocked.push(Blocker { pod: PodName::of(pod), budget, why });
     }
+    refused.sort();
     blocked.sort();
     let namespaces: BTreeSet<String> = movable.iter().filter_map(ResourceExt::namespace).collect();
     let mut queued = Vec::new();

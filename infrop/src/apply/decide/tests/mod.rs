@@ -13,7 +13,7 @@ use crate::{
         foresee::foresee,
         snapshot::{Agreed, Peers, Removals},
     },
-    cluster::{NodeView, REMOVING},
+    cluster::{NodeView, REMOVING, Removing},
     provider::{Compute, Power},
 };
 
@@ -465,7 +465,10 @@ fn a_node_without_a_compute_is_an_error_and_stays() {
     for ready in [true, false] {
         view_of(&mut snapshot).nodes.insert(name("x"), node("x", false, ready));
         let decision = decide(&snapshot);
-        assert!(decision.actions.is_empty() && decision.blocked["x"].contains("no provider has a compute"));
+        assert!(
+            decision.actions.is_empty()
+                && decision.blocked["x"].contains("no pool of the document has a compute")
+        );
     }
 }
 

@@ -17,6 +17,29 @@ fn surplus_hosts_go_those_begun_first_then_those_that_never_joined_then_the_high
 }
 
 #[test]
+fn a_host_whose_removal_was_begun_is_kept_if_it_is_wanted_again_and_has_lost_only_its_pods() {
+    let hosts = [("cp-1", At::Joined), ("w-1", At::Joined), ("w-2", At::Joined)];
+    let mut marked = with_cluster(snapshot(1, 2, &hosts));
+    let mut mark = |value: &str| {
+        let node = view_of(&mut marked).nodes.get_mut(&name("w-1")).unwrap();
+        node.annotations.insert(REMOVING.to_owned(), value.to_owned());
+        node.cordoned = true;
+        marked.clone()
+    };
+    let bound = mark(Removing::ForGood.as_str());
+    assert_eq!(actions(&bound), ["remove w-1"]);
+    let mut wanted = mark(Removing::Surplus.as_str());
+    assert_eq!(actions(&wanted), ["keep w-1"]);
+    assert_eq!(foreseen(&wanted), ["keep w-1"]);
+    // Also if another goes for good.
+    wanted.removals.replace = [name("w-2")].into();
+    assert_eq!(actions(&wanted), ["remove w-2", "keep w-1"]);
+    let mut surplus = mark(Removing::Surplus.as_str());
+    surplus.groups[1].count = 1;
+    assert_eq!(actions(&surplus), ["remove w-1"]);
+}
+
+#[test]
 fn no_more_goes_than_allowed_and_then_nothing_does() {
     let hosts = [("cp-1", At::Joined), ("w-1", At::Joined), ("w-2", At::Joined), ("w-3", At::Joined)];
     let mut snapshot = with_cluster(snapshot(1, 1, &hosts));
@@ -98,6 +121,35 @@ fn a_dead_host_whose_mark_nobody_can_read_goes_if_it_is_given_up_and_its_node_sa
     assert_eq!(actions(&snapshot), ["remove w-2"]);
     snapshot.removals.replace.clear();
     assert_eq!(actions(&snapshot), [""; 0]);
+}
+
+#[test]
+fn while_nobody_can_tell_who_is_at_work_only_what_may_bring_the_api_back_is_done() {
+    let hosts = [("cp-1", At::Joined), ("w-1", At::Bare), ("w-2", At::Failed), ("w-3", At::Silent)];
+    let mut snapshot = with_cluster(snapshot(1, 4, &hosts));
+    let mut off = host("w-3", 1, false, At::Booting);
+    off.compute.power = Power::Off;
+    snapshot.hosts.insert(name("w-3"), off);
+    snapshot.cluster = Cluster::Silent("no route".into());
+    let all = ["install node-agent on w-1", "remove what an unfinished kubeadm left on w-2"];
+    let harmless = ["wait until the API answers", "switch w-3 on"];
+    for unsure in [false, true] {
+        snapshot.unsure = unsure;
+        let decision = decide(&snapshot);
+        let actions = actions(&snapshot);
+        assert!(harmless.iter().all(|action| actions.iter().any(|known| known == action)), "{actions:?}");
+        assert_eq!(
+            all.iter().all(|action| actions.iter().any(|known| known == action)),
+            !unsure,
+            "{actions:?}"
+        );
+    
+        let why = decision.waiting.get(&name("w-1")).map(String::as_str).unwrap_or_default();
+        assert_eq!(why.contains("there stands who is at work (no route); with --take-over"), unsure, "{why}");
+    }
+    // A cluster that answers names its writer itself.
+    snapshot.cluster = Cluster::There(ClusterView::default());
+    assert!(actions(&snapshot).iter().any(|action| action == all[0]));
 }
 
 #[test]
