@@ -27,7 +27,7 @@ use crate::{
     },
     cluster::Manifests,
     desired::{Infrastructure, PoolName, Probe, ProviderName},
-    provider::{EndpointDefaults, HostDefaults, Pool, Provider, Spares},
+    provider::{EndpointDefaults, HostDefaults, Ownership, Pool, Provider, Spares},
 };
 
 /// Objects every cluster of infrop has.
@@ -87,7 +87,7 @@ impl Context {
         Ok(provider.as_ref())
     }
 
-    /// The groups that are wanted, with what pools could still give.
+    /// The groups that are wanted, with what pools could still give, and those that are left of another document.
     pub fn groups(&self, pools: &[Pool]) -> Vec<Group> {
         let cluster = &self.infrastructure.cluster;
         let spares = |provider: &ProviderName, pool: &PoolName| {
@@ -120,6 +120,13 @@ impl Context {
             spares: spares(&workers.provider, &workers.pool),
             peers: None,
         }));
+        // A group that was taken out of the document is one of which nothing is wanted any more.
+        let is_left = |pool: &&Pool| {
+            pool.computes.iter().any(|compute| compute.ownership == Ownership::Ours)
+                && !groups.iter().any(|group| group.provider == pool.provider && group.pool == pool.name)
+        };
+        let left: Vec<Group> = pools.iter().filter(is_left).map(of_nobody).collect();
+        groups.extend(left);
         groups
     }
 
@@ -284,6 +291,20 @@ impl Context {
         documents.extend(component("kubelet.config.k8s.io/v1beta1", "KubeletConfiguration", &kubelet));
         documents.extend(component("kubeproxy.config.k8s.io/v1alpha1", "KubeProxyConfiguration", &proxy));
         Ok(documents)
+    }
+}
+
+/// The group of a pool that no group of the document has.
+fn of_nobody(pool: &Pool) -> Group {
+    Group {
+        provider: pool.provider.clone(),
+        pool: pool.name.clone(),
+        role: Role::Worker,
+        count: 0,
+        labels: BTreeMap::new(),
+        taints: None,
+        spares: pool.spares.clone(),
+        peers: None,
     }
 }
 

@@ -36,7 +36,7 @@ impl Targets {
     }
 
     pub(super) fn of(&self, node: &NodeView) -> (String, Result<Plan, String>) {
-        let unknown = || (no_group(), Err("no provider has a compute of that name".to_owned()));
+        let unknown = || (no_group(), Err("no pool of the document has a compute of that name".to_owned()));
         self.0.get(&node.name).cloned().unwrap_or_else(unknown)
     }
 }

@@ -91,23 +91,28 @@ impl RunArguments {
 
 pub(super) async fn run(arguments: ApplyArguments, shared: &Shared, stop: Stop) -> anyhow::Result<u8> {
     let ApplyArguments { document, run, max_delete, yes } = arguments;
-    let context = document.context(shared).await?;
+    let Some(context) = unless_stopped(document.context(shared), &stop).await? else {
+        return Ok(INTERRUPTED);
+    };
     let agreed = if yes {
         Agreed::All
     } else if can_ask() {
-        let mut stopped = stop.clone();
-        tokio::select! {
-            agreed = agree(&context, run.parallel(&context)) => agreed?,
-            // Without anyone who could interrupt, the answer is waited for.
-            Ok(_) = stopped.wait_for(|stop| *stop) => return Ok(INTERRUPTED),
+        match unless_stopped(agree(&context, run.parallel(&context)), &stop).await? {
+            Some(agreed) => agreed,
+            None => return Ok(INTERRUPTED),
         }
     } else {
         Agreed::Nothing
     };
     let removals = Removals { limit: max_delete, agreed, ..Removals::default() };
     let metrics = run.metrics()?;
-    for version in ahead(&context, run.parallel(&context)).await? {
-        let context = document.context_at(version, shared).await?;
+    let Some(versions) = unless_stopped(ahead(&context, run.parallel(&context)), &stop).await? else {
+        return Ok(INTERRUPTED);
+    };
+    for version in versions {
+        let Some(context) = unless_stopped(document.context_at(version, shared), &stop).await? else {
+            return Ok(INTERRUPTED);
+        };
         let code =
             execute(&context, &document, &run, metrics.clone(), removals.clone(), stop.clone()).await?;
         if code != DONE {
@@ -115,6 +120,22 @@ pub(super) async fn run(arguments: ApplyArguments, shared: &Shared, stop: Stop) 
         }
     }
     execute(&context, &document, &run, metrics, removals, stop).await
+}
+
+/// Does what is done before any host is touched, which can be left at any moment.
+pub(super) async fn unless_stopped<T>(
+    work: impl Future<Output = anyhow::Result<T>>,
+    stop: &Stop,
+) -> anyhow::Result<Option<T>> {
+    let mut stopped = stop.clone();
+    tokio::select! {
+        done = work => done.map(Some),
+        // Without anyone who could interrupt, it is waited for.
+        Ok(_) = stopped.wait_for(|stop| *stop) => {
+            eprintln!("infrop: interrupted before a host was touched; run the same command again to go on");
+            Ok(None)
+        }
+    }
 }
 
 /// The Kubernetes versions that the cluster still has to go through before the document's.

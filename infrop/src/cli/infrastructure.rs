@@ -89,13 +89,13 @@ impl DocumentArguments {
     /// Everything a run works with; what has to be built first is built. A document that is wrong is the error
     /// [`desired::Problems`].
     pub(super) async fn context(&self, shared: &Shared) -> anyhow::Result<Context> {
-        self.context_of(desired::read(&self.file)?, shared).await
+        self.context_of(self.read()?, shared).await
     }
 
     /// What is enough to look at everything and to end it: nothing is built or installed for it, and what would have to
     /// be is in [`Context::unbuilt`].
     pub(super) async fn look(&self, shared: &Shared) -> anyhow::Result<Context> {
-        self.context_with(desired::read(&self.file)?, shared, Need::Look).await
+        self.context_with(self.read()?, shared, Need::Look).await
     }
 
     /// The same as [`Self::context`] with another Kubernetes version, on the way to the document's.
@@ -104,9 +104,16 @@ impl DocumentArguments {
         version: KubernetesVersion,
         shared: &Shared,
     ) -> anyhow::Result<Context> {
-        let mut infrastructure = desired::read(&self.file)?;
+        let mut infrastructure = self.read()?;
         infrastructure.software.kubernetes = version;
         self.context_of(infrastructure, shared).await
+    }
+
+    fn read(&self) -> anyhow::Result<Infrastructure> {
+        if self.record_host_keys {
+            make_known_hosts(&self.file)?;
+        }
+        Ok(desired::read(&self.file)?)
     }
 
     async fn context_of(&self, infrastructure: Infrastructure, shared: &Shared) -> anyhow::Result<Context> {
@@ -299,6 +306,19 @@ impl Found {
     }
 }
 
+/// Makes the file in which host keys are to be taken down, if it is not there yet: a document that names none is refused.
+/// What else is wrong with the document is said when it is read.
+fn make_known_hosts(document: &Path) -> anyhow::Result<()> {
+    let text = std::fs::read_to_string(document).unwrap_or_default();
+    let named: Option<PathBuf> = serde_yaml::from_str::<serde_yaml::Value>(&text)
+        .ok()
+        .and_then(|document| document.get("ssh")?.get("knownHosts")?.as_str().map(PathBuf::from));
+    let Some(named) = named else { return Ok(()) };
+    let path = document.parent().unwrap_or(Path::new("")).join(named);
+    let made = std::fs::OpenOptions::new().append(true).create(true).open(&path);
+    made.map(drop).with_context(|| format!("cannot take host keys down in {}", path.display()))
+}
+
 /// Whether control planes carry the API's address.
 fn carries(infrastructure: &Infrastructure) -> bool {
     infrastructure.cluster.endpoint.as_ref().and_then(Carried::of).is_some()
@@ -410,6 +430,26 @@ mod tests {
             assert_eq!(said.is_some(), is_said, "{agent:?}: {judged:?}");
             assert!(said.is_none_or(|said| said.contains(ours)), "{judged:?}");
         }
+    }
+
+    #[test]
+    fn the_file_for_host_keys_is_made_and_never_emptied() {
+        let directory = tempfile::tempdir().unwrap();
+        let document = directory.path().join("x.yaml");
+        let keys = directory.path().join("keys");
+        for text in ["", "ssh: 1", "a: [", "ssh: { user: x }"] {
+            std::fs::write(&document, text).unwrap();
+            make_known_hosts(&document).unwrap();
+            assert!(!keys.exists(), "{text}");
+        }
+        std::fs::write(&document, "ssh: { knownHosts: keys }").unwrap();
+        make_known_hosts(&document).unwrap();
+        std::fs::write(&keys, "host key").unwrap();
+        make_known_hosts(&document).unwrap();
+        assert_eq!(std::fs::read_to_string(&keys).unwrap(), "host key");
+        std::fs::write(&document, "ssh: { knownHosts: none/keys }").unwrap();
+        let error = make_known_hosts(&document).unwrap_err();
+        assert!(error.to_string().starts_with("cannot take host keys down in "), "{error:#}");
     }
 
     #[tokio::test]

@@ -6,8 +6,8 @@ use clap::{Args, Subcommand};
 use common::{annotations, metadata::NodeName};
 
 use super::{
-    BAD_INPUT, DONE, Shared,
-    apply::{RunArguments, execute},
+    BAD_INPUT, DONE, INTERRUPTED, Shared,
+    apply::{RunArguments, execute, unless_stopped},
     infrastructure::DocumentArguments,
     limit, node_reboot,
     output::say,
@@ -247,8 +247,12 @@ async fn replace(arguments: ReplaceArguments, shared: &Shared, stop: Stop) -> an
         eprintln!("infrop: everything on {name} would be lost: repeat it with --yes");
         return Ok(BAD_INPUT);
     }
-    let context = document.context(shared).await?;
-    let pools = apply::pools(&context, 32).await?;
+    let looked = async {
+        let context = document.context(shared).await?;
+        let pools = apply::pools(&context, 32).await?;
+        Ok((context, pools))
+    };
+    let Some((context, pools)) = unless_stopped(looked, &stop).await? else { return Ok(INTERRUPTED) };
     let names: Vec<_> = pools.iter().flat_map(|pool| &pool.computes).map(|compute| &compute.name).collect();
     if !names.contains(&&name) {
         return Ok(refuse_unknown(&name, names.into_iter()));

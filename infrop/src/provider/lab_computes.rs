@@ -170,7 +170,11 @@ impl LabComputes {
                 .any(|seen| seen.name == host.name && seen.running);
             let name = host.name.as_str();
             let Some(pool) = self.pools.iter().find(|pool| is_of(pool, name)) else {
-                bail!("the lab {} has a host {name} that is of no pool of the document", self.lab);
+                bail!(
+                    "the lab {} has a host {name} that is of no pool of the document: leave its pool there until its \
+                     hosts are gone; without a group of workers they go",
+                    self.lab
+                );
             };
             computes.push(Compute {
                 name: name.parse()?,
