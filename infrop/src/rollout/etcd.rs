@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use common::metadata::NodeName;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::{
     Api,
     api::{AttachParams, ListParams},
@@ -19,6 +19,9 @@ const NAMESPACE: &str = "kube-system";
 /// kubeadm's label of its etcd pods.
 const LABELS: &str = "component=etcd,tier=control-plane";
 
+/// Where kubeadm keeps how it made the cluster.
+const CONFIGURATION: &str = "kubeadm-config";
+
 /// A saved copy is written at the disk's speed; a member that does not answer is waited for by etcdctl itself.
 const LIMIT: std::time::Duration = std::time::Duration::from_mins(2);
 
@@ -31,12 +34,38 @@ const ETCDCTL: [&str; 5] = [
     "--key=/etc/kubernetes/pki/etcd/server.key",
 ];
 
-/// How etcd is. A cluster whose etcd is not kubeadm's has no such pods: that one is its keeper's matter.
+/// How etcd is.
 pub async fn look(client: &kube::Client) -> Etcd {
-    match voters(client).await {
-        Ok(voters) => Etcd::Voters(voters),
+    match seen(client).await {
+        Ok(etcd) => etcd,
         Err(error) => Etcd::Silent(format!("{:#}", anyhow::Error::from(error))),
     }
+}
+
+/// Without a pod of it, the cluster has to say that its etcd is elsewhere: pods may be missing for worse reasons.
+async fn seen(client: &kube::Client) -> Result<Etcd, Error> {
+    match voters(client).await {
+        Err(Error::Etcd(_)) if is_external(client).await? => Ok(Etcd::External),
+        voters => voters.map(Etcd::Voters),
+    }
+}
+
+async fn is_external(client: &kube::Client) -> Result<bool, Error> {
+    let api = Api::<ConfigMap>::namespaced(client.clone(), NAMESPACE);
+    let map = api.get_opt(CONFIGURATION).await;
+    let map = map.map_err(|error| Error::api(format!("read the ConfigMap {CONFIGURATION}"), error))?;
+    Ok(map.and_then(|map| map.data?.remove("ClusterConfiguration")).is_some_and(|text| names_external(&text)))
+}
+
+/// Whether kubeadm's configuration of a cluster has an etcd that is not kubeadm's.
+fn names_external(configuration: &str) -> bool {
+    let configuration: Result<serde_yaml::Value, _> = serde_yaml::from_str(configuration);
+    configuration.is_ok_and(|configuration| {
+        configuration
+            .get("etcd")
+            .and_then(|etcd| etcd.get("external"))
+            .is_some_and(|external| !external.is_null())
+    })
 }
 
 /// How long a member is away.
@@ -53,6 +82,7 @@ pub fn missed(etcd: &Etcd, name: &NodeName, leaves: Leaves) -> Option<String> {
     let voters = match etcd {
         Etcd::Unknown => return Some("nobody has looked at etcd".to_owned()),
         Etcd::Silent(why) => return Some(format!("etcd cannot be asked: {why}")),
+        Etcd::External => return None,
         Etcd::Voters(voters) => voters,
     };
     let others = || voters.iter().filter(|(voter, _)| voter.as_str() != name.as_str());
@@ -223,6 +253,21 @@ mod tests {
             let why = missed(&Etcd::Silent("no pod of it is there".to_owned()), &name, leaves);
             assert_eq!(why.as_deref(), Some("etcd cannot be asked: no pod of it is there"));
         }
+    }
+
+    #[test]
+    fn a_cluster_says_whether_its_etcd_is_kubeadms() {
+        for (configuration, external) in [
+            ("etcd:\n  external:\n    endpoints: [https://10.0.0.1:2379]\n", true),
+            ("etcd:\n  local:\n    dataDir: /var/lib/etcd\n", false),
+            ("etcd:\n  external: null\n", false),
+            ("etcd: 1", false),
+            ("", false),
+            ("a: [", false),
+        ] {
+            assert_eq!(names_external(configuration), external, "{configuration}");
+        }
+        assert_eq!(missed(&Etcd::External, &"cp-0".parse().unwrap(), Leaves::ForGood), None);
     }
 
     #[test]

@@ -203,6 +203,7 @@ impl<'a> Gate<'a> {
         }
         let risk = match &self.snapshot.etcd.etcd {
             Etcd::Unknown => return Ok(Action::LookAtEtcd),
+            Etcd::External => return Ok(Action::Permit(name.clone())),
             Etcd::Silent(why) => Some(format!("etcd cannot be asked: {why}")),
             Etcd::Voters(voters) => risk(voters),
         };
@@ -346,6 +347,22 @@ mod tests {
             (node.name.clone(), Member::new(node, String::new(), Ok(target.clone()), now))
         });
         Snapshot::new(policy, members.into(), now)
+    }
+
+    /// An etcd of its own is neither asked nor saved; control planes go one after the other all the same.
+    #[test]
+    fn an_etcd_outside_of_the_cluster_is_in_nobodys_way() {
+        let now = Timestamp::UNIX_EPOCH.checked_add(SignedDuration::from_hours(9)).unwrap();
+        let mut snapshot = planes(now);
+        for member in snapshot.members.values_mut() {
+            let mut node = member.node.clone();
+            node.annotations.remove(SAVED);
+            member.update(node, now);
+        }
+        snapshot.etcd.take(Etcd::External, now - SignedDuration::from_hours(1));
+        let decision = decide(&snapshot);
+        assert_eq!(decision.actions, [Action::Permit("a".parse().unwrap())]);
+        assert_eq!(decision.nodes[&"b".parse().unwrap()].reason, Reason::CapacityUsed);
     }
 
     /// A permit may rest on a look at etcd for some seconds only: what came between may have taken hours.

@@ -153,6 +153,8 @@ pub enum Etcd {
     /// Nobody looked, or not since the last control plane was begun.
     #[default]
     Unknown,
+    /// It is not on the control planes: its own keeper looks after it.
+    External,
     /// It could not be asked.
     Silent(String),
     /// Each voter, and whether it is well.

@@ -143,7 +143,7 @@ fn while_nobody_can_tell_who_is_at_work_only_what_may_bring_the_api_back_is_done
             !unsure,
             "{actions:?}"
         );
-    
+
         let why = decision.waiting.get(&name("w-1")).map(String::as_str).unwrap_or_default();
         assert_eq!(why.contains("there stands who is at work (no route); with --take-over"), unsure, "{why}");
     }
