@@ -7,19 +7,20 @@ use std::{
 };
 
 use clap::Args;
-use common::{KubernetesVersion, metadata::NodeName};
+use common::KubernetesVersion;
 
 use super::{
-    BLOCKED, DONE, INTERRUPTED, Shared, TIMED_OUT,
+    INTERRUPTED, Shared,
     confirm::{ask, can_ask, with_all_on},
+    ending::Ending,
     infrastructure::DocumentArguments,
     limit,
-    output::{say, table},
+    output::Output,
     progress::{Lines, Style, metrics_file},
 };
 use crate::{
-    apply::{self, Agreed, Cluster, Context, End, Options, Outcome, Removals, Snapshot, Stop},
-    rollout::MetricsFile,
+    apply::{self, Agreed, Cluster, Context, End, Options, Removals, Stop},
+    rollout::{MetricsFile, Report},
 };
 
 const HELP: &str = "\
@@ -68,6 +69,10 @@ pub(super) struct RunArguments {
     #[arg(long)]
     take_over: bool,
 
+    /// The form of what is said at the end.
+    #[arg(short, long, value_enum, default_value = "text")]
+    pub(super) output: Output,
+
     /// Show progress as one JSON object per line.
     #[arg(long)]
     events: bool,
@@ -106,6 +111,7 @@ pub(super) async fn run(arguments: ApplyArguments, shared: &Shared, stop: Stop) 
     };
     let removals = Removals { limit: max_delete, agreed, ..Removals::default() };
     let metrics = run.metrics()?;
+    let mut before = Report::default();
     let Some(versions) = unless_stopped(ahead(&context, run.parallel(&context)), &stop).await? else {
         return Ok(INTERRUPTED);
     };
@@ -113,13 +119,15 @@ pub(super) async fn run(arguments: ApplyArguments, shared: &Shared, stop: Stop) 
         let Some(context) = unless_stopped(document.context_at(version, shared), &stop).await? else {
             return Ok(INTERRUPTED);
         };
-        let code =
-            execute(&context, &document, &run, metrics.clone(), removals.clone(), stop.clone()).await?;
-        if code != DONE {
-            return Ok(code);
+        let ended = execute(&context, &run, metrics.clone(), removals.clone(), stop.clone()).await?;
+        match run.output {
+            _ if !ended.is_done() => return ended.after(before).tell(&document, run.output),
+            Output::Text => drop(ended.tell(&document, run.output)?),
+            // Programs are told once, of all of it.
+            Output::Json => before = ended.after(before).report,
         }
     }
-    execute(&context, &document, &run, metrics, removals, stop).await
+    execute(&context, &run, metrics, removals, stop).await?.after(before).tell(&document, run.output)
 }
 
 /// Does what is done before any host is touched, which can be left at any moment.
@@ -177,16 +185,15 @@ async fn agree(context: &Context, parallel: usize) -> anyhow::Result<Agreed> {
     Ok(if agreed { Agreed::These(names.into_iter().collect()) } else { Agreed::Nothing })
 }
 
-/// Runs it and says how it ended.
+/// Runs it.
 pub(super) async fn execute(
     context: &Context,
-    document: &DocumentArguments,
     run: &RunArguments,
     metrics: Option<Arc<MetricsFile>>,
     removals: Removals,
     stop: Stop,
-) -> anyhow::Result<u8> {
-    let RunArguments { timeout, parallel: _, take_over, events, metrics_file: _ } = *run;
+) -> anyhow::Result<Ending> {
+    let RunArguments { timeout, parallel: _, take_over, output: _, events, metrics_file: _ } = *run;
     let started = Instant::now();
     let options =
         Options { timeout, parallel: run.parallel(context), removals, take_over, metrics: metrics.clone() };
@@ -197,99 +204,12 @@ pub(super) async fn execute(
     }
     let End { outcome, report, snapshot } = ended?;
     progress.end();
-    let seconds = started.elapsed().as_secs_f64();
-    if let Some(report) = report.filter(|report| !report.is_empty()) {
-        say(format_args!("{report}\n"))?;
-    }
-    Ok(match outcome {
-        Outcome::Done { changes: 0 } => {
-            say(summary(&snapshot))?;
-            say(format_args!("Nothing to do: all is as the document says ({seconds:.1} s)."))?;
-            DONE
-        }
-        Outcome::Done { .. } => {
-            say(summary(&snapshot))?;
-            say(format_args!("Done in {seconds:.0} s.\n\n{}", next_steps(&document.words())))?;
-            DONE
-        }
-        Outcome::Blocked { reasons } => {
-            say(summary(&snapshot))?;
-            for (subject, why) in reasons {
-                eprintln!("infrop: {subject}: {why}");
-            }
-            BLOCKED
-        }
-        Outcome::TimedOut { unfinished } => {
-            say(summary(&snapshot))?;
-            eprintln!(
-                "infrop: out of time after {} min with {}; run the same command again to go on",
-                timeout.as_secs() / 60,
-                unfinished.join(", ")
-            );
-            TIMED_OUT
-        }
-        Outcome::Stopped => {
-            eprintln!("infrop: stopped; run the same command again to go on");
-            INTERRUPTED
-        }
-    })
-}
-
-/// What people may want after their cluster is there.
-fn next_steps(document: &str) -> String {
-    format!(
-        "What to try next:
-  (umask 077; infrop kubeconfig {document} > kubeconfig)
-  kubectl --kubeconfig kubeconfig get nodes
-  infrop status {document}
-  infrop plan {document}       # scale: after you changed `nodes` of a group in it; then apply again
-  infrop plan {document}       # upgrade: after you changed `kubernetes` under `software`; then apply again
-  infrop destroy {document}    # gives all of it back"
-    )
-}
-
-/// A line per host.
-fn summary(snapshot: &Snapshot) -> String {
-    let rows = apply::sorted(snapshot).into_iter().map(|name| {
-        let address =
-            snapshot.hosts.get(name).map(|host| host.compute.address.to_string()).unwrap_or_default();
-        let (state, version) = node(snapshot, name);
-        [name.to_string(), address, state, version]
-    });
-    table(["NODE", "ADDRESS", "STATE", "KUBELET"], rows)
-}
-
-fn node(snapshot: &Snapshot, name: &NodeName) -> (String, String) {
-    let Cluster::There(view) = &snapshot.cluster else {
-        return ("not in a cluster".to_owned(), String::new());
-    };
-    match view.nodes.get(name) {
-        None => ("not in the cluster".to_owned(), String::new()),
-        Some(node) => {
-            let state = if node.ready.is_ok() { "Ready" } else { "not Ready" };
-            (state.to_owned(), node.kubelet.clone())
-        }
-    }
+    Ok(Ending { outcome, report: report.unwrap_or_default(), snapshot, took: started.elapsed(), timeout })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn it_is_said_how_to_scale_upgrade_and_destroy() {
-        let steps = next_steps("-f x.yaml");
-        for (command, what) in [
-            ("infrop plan -f x.yaml ", "scale"),
-            ("infrop plan -f x.yaml ", "upgrade"),
-            ("infrop destroy -f x.yaml ", "gives all of it back"),
-        ] {
-            assert!(
-                steps.lines().any(|line| line.contains(command) && line.contains(what)),
-                "{what}: {steps}"
-            );
-        }
-    }
 
     #[test]
     fn a_cluster_goes_through_the_steps_that_are_still_ahead() {

@@ -5,6 +5,7 @@ mod bundle;
 mod completions;
 mod confirm;
 mod destroy;
+mod ending;
 mod infrastructure;
 mod kubeconfig;
 mod lab;

@@ -264,7 +264,7 @@ async fn replace(arguments: ReplaceArguments, shared: &Shared, stop: Stop) -> an
         ..Removals::default()
     };
     let metrics = run.metrics()?;
-    execute(&context, &document, &run, metrics, removals, stop).await
+    execute(&context, &run, metrics, removals, stop).await?.tell(&document, run.output)
 }
 
 #[cfg(test)]

@@ -49,7 +49,7 @@ pub async fn mark_removing(client: &kube::Client, name: &NodeName, how: Removing
                 "spec": { "unschedulable": true },
             }),
             // If it is kept after all, that cordon is still another's.
-            Cordon::Marked(_) | Cordon::Foreign => annotate(how.as_str().into()),
+            Cordon::Marked(_) | Cordon::Foreign => annotate(&how.as_str().into()),
         };
         Some((patch, found.clone()))
     });
@@ -67,14 +67,14 @@ pub async fn unmark_removing(client: &kube::Client, name: &NodeName) -> Result<(
                 "metadata": { "annotations": { REMOVING: null, CORDONED_BY: null } },
                 "spec": { "unschedulable": null },
             }),
-            _ => annotate(Value::Null),
+            _ => annotate(&Value::Null),
         };
         Some((patch, found.clone()))
     });
     unmarked.await.map(drop)
 }
 
-fn annotate(value: Value) -> Value {
+fn annotate(value: &Value) -> Value {
     json!({ "metadata": { "annotations": { REMOVING: value } } })
 }
 
