@@ -18,7 +18,7 @@ pub use self::{
     context::Context,
     decide::{Action, Decision, decide, leaving, natural},
     foresee::foresee,
-    observe::{connect, console, look, observe, observe_in, pools, sorted},
+    observe::{aim, connect, console, look, observe, observe_in, pools, sorted},
     progress::{Event, Of, Progress, Stage},
     rollout::{blocked as rollout_reasons, plan as plan_rollout},
     run::{End, Options, Outcome, Stop, run},

@@ -83,6 +83,14 @@ pub fn take_report(
     want(context, snapshot, name);
 }
 
+/// The same hosts, with what is wanted of them by another document.
+pub fn aim(context: &Context, snapshot: &mut Snapshot) {
+    snapshot.kubernetes = Some(context.infrastructure.software.kubernetes.clone());
+    for name in snapshot.hosts.keys().cloned().collect::<Vec<_>>() {
+        want(context, snapshot, &name);
+    }
+}
+
 /// Notes a compute that is new, or was switched on.
 pub fn take_compute(context: &Context, snapshot: &mut Snapshot, group: usize, compute: Compute) {
     snapshot.hosts.insert(compute.name.clone(), new_host(group, compute));

@@ -147,7 +147,7 @@ pub(super) async fn unless_stopped<T>(
 }
 
 /// The Kubernetes versions that the cluster still has to go through before the document's.
-async fn ahead(context: &Context, parallel: usize) -> anyhow::Result<Vec<KubernetesVersion>> {
+pub(super) async fn ahead(context: &Context, parallel: usize) -> anyhow::Result<Vec<KubernetesVersion>> {
     let steps = &context.infrastructure.rollout.kubernetes_steps;
     if steps.is_empty() {
         return Ok(Vec::new());

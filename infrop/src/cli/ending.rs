@@ -76,12 +76,16 @@ impl Ending {
             Output::Text => self.tell_people(&document.words())?,
             Output::Json => print_json(&self.answer())?,
         }
-        Ok(match self.outcome {
+        Ok(self.code())
+    }
+
+    fn code(&self) -> u8 {
+        match self.outcome {
             Outcome::Done { .. } => DONE,
             Outcome::Blocked { .. } => BLOCKED,
             Outcome::TimedOut { .. } => TIMED_OUT,
             Outcome::Stopped => INTERRUPTED,
-        })
+        }
     }
 
     fn answer(&self) -> Answer<'_> {
@@ -184,29 +188,35 @@ mod tests {
             timeout: Duration::from_hours(1),
         };
         let reasons: BTreeMap<String, String> = [("w-1".to_owned(), "no".to_owned())].into();
-        for (outcome, expected) in [
+        for (outcome, code, expected) in [
             (
                 Outcome::Done { changes: 2 },
+                0,
                 serde_json::json!({ "outcome": "done", "changes": 2, "seconds": 1.5, "nodes": [] }),
             ),
             (
                 Outcome::Blocked { reasons },
+                3,
                 serde_json::json!({
                     "outcome": "blocked", "changes": null, "seconds": 1.5, "nodes": [], "reasons": { "w-1": "no" },
                 }),
             ),
             (
                 Outcome::TimedOut { unfinished: vec!["create w-1".into()] },
+                4,
                 serde_json::json!({
                     "outcome": "timedOut", "changes": null, "seconds": 1.5, "nodes": [], "unfinished": ["create w-1"],
                 }),
             ),
             (
                 Outcome::Stopped,
+                130,
                 serde_json::json!({ "outcome": "stopped", "changes": null, "seconds": 1.5, "nodes": [] }),
             ),
         ] {
-            assert_eq!(serde_json::to_value(ending(outcome).answer()).unwrap(), expected);
+            let ending = ending(outcome);
+            assert_eq!(serde_json::to_value(ending.answer()).unwrap(), expected);
+            assert_eq!(ending.code(), code);
         }
     }
 

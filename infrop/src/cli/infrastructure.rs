@@ -98,6 +98,17 @@ impl DocumentArguments {
         self.context_with(self.read()?, shared, Need::Look).await
     }
 
+    /// The same as [`Self::look`] with another Kubernetes version, on the way to the document's.
+    pub(super) async fn look_at(
+        &self,
+        version: KubernetesVersion,
+        shared: &Shared,
+    ) -> anyhow::Result<Context> {
+        let mut infrastructure = self.read()?;
+        infrastructure.software.kubernetes = version;
+        self.context_with(infrastructure, shared, Need::Look).await
+    }
+
     /// The same as [`Self::context`] with another Kubernetes version, on the way to the document's.
     pub(super) async fn context_at(
         &self,

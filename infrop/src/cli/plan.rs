@@ -2,23 +2,31 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::Context as _;
 use clap::Args;
 use common::metadata::NodeName;
 use serde::Serialize;
 
 use super::{
     CHANGES, DONE, Shared,
+    apply::ahead,
     infrastructure::DocumentArguments,
     output::{Output, print_json, say, table},
 };
 use crate::{
-    apply::{self, Action, Agreed, Context, Decision, Removals, Snapshot},
-    cluster::{self, Access, DrainRules},
+    apply::{self, Action, Agreed, Cluster, Context, Decision, Removals, Snapshot},
+    cluster::{self, Access, DrainRules, NodeView},
     rollout::{
-        self, Estimate, assess::Verb, decide::Action as RolloutAction, reason::Reason,
-        snapshot::Snapshot as RolloutSnapshot,
+        self, Estimate,
+        assess::Verb,
+        decide::Action as RolloutAction,
+        reason::Reason,
+        snapshot::{Member, Snapshot as RolloutSnapshot},
     },
 };
+
+/// How many hosts are asked at once.
+const PARALLEL: usize = 32;
 
 const HELP: &str = "\
 Looks at providers, hosts and cluster, and changes nothing, also on this computer: what `apply` would build or install \
@@ -64,7 +72,13 @@ struct Plan {
 
 pub(super) async fn run(arguments: PlanArguments, shared: &Shared) -> anyhow::Result<u8> {
     let PlanArguments { document, output, max_delete } = arguments;
-    let Plan { steps: rows, estimate } = look(&document.look(shared).await?, max_delete).await?;
+    let last = document.look(shared).await?;
+    let mut contexts = Vec::new();
+    for version in ahead(&last, PARALLEL).await? {
+        contexts.push(document.look_at(version, shared).await?);
+    }
+    contexts.push(last);
+    let Plan { steps: rows, estimate } = look(&contexts, max_delete).await?;
     let code = if rows.is_empty() { DONE } else { CHANGES };
     match output {
         Output::Json => print_json(&Plan { steps: rows, estimate })?,
@@ -82,26 +96,45 @@ pub(super) async fn run(arguments: PlanArguments, shared: &Shared) -> anyhow::Re
     Ok(code)
 }
 
-/// What would be done.
-async fn look(context: &Context, max_delete: usize) -> anyhow::Result<Plan> {
-    let (mut snapshot, access) = apply::observe(context, 32).await?;
+/// What would be done, with one Kubernetes version after the other.
+async fn look(contexts: &[Context], max_delete: usize) -> anyhow::Result<Plan> {
+    let first = contexts.first().context("nothing is wanted")?;
+    let (mut snapshot, access) = apply::observe(first, PARALLEL).await?;
+    // What nobody agreed to yet is what people look at a plan for.
+    snapshot.removals = Removals { limit: max_delete, agreed: Agreed::All, ..Removals::default() };
+    let mut plan = Plan { steps: Vec::new(), estimate: None };
+    for context in contexts {
+        apply::aim(context, &mut snapshot);
+        let Plan { steps, estimate } = look_ahead(context, &mut snapshot, access.as_ref()).await;
+        plan.steps.extend(steps);
+        plan.estimate = match (plan.estimate, estimate) {
+            (Some(before), Some(after)) => Some(before.then(after)),
+            (before, after) => before.or(after),
+        };
+    }
+    Ok(plan)
+}
+
+/// What would be done with one version, and in the snapshot what would be there after it.
+async fn look_ahead(context: &Context, snapshot: &mut Snapshot, access: Option<&Access>) -> Plan {
     if !context.unbuilt.is_empty() {
         // What cannot be said of a host for want of it is no obstacle.
         for host in snapshot.hosts.values_mut() {
             host.wanted = host.wanted.take().filter(Result::is_ok);
         }
     }
-    // What nobody agreed to yet is what people look at a plan for.
-    snapshot.removals = Removals { limit: max_delete, agreed: Agreed::All, ..Removals::default() };
-    let (steps, end, world) = apply::foresee(&snapshot);
+    let (steps, end, world) = apply::foresee(snapshot);
     let before = apply::plan_rollout(&context.infrastructure, &world);
-    let (rollout, stuck, estimate) = before.as_ref().map(roll_out).unwrap_or_default();
+    let Foreseen { rollout, stuck, estimate, after } = before.as_ref().map(roll_out).unwrap_or_default();
     let emptied = emptied(&steps, &rollout, before.as_ref());
-    let drains = drains(&emptied, &snapshot, access.as_ref()).await;
+    let drains = drains(&emptied, snapshot, access).await;
     let mut rows: Vec<Row> = unbuilt(context).chain(rows(&steps, &end, &drains)).collect();
-    let closed = before.as_ref().map(closed).unwrap_or_default();
-    rows.extend(rollout_rows(&rollout, stuck, &drains, &closed));
-    Ok(Plan { steps: rows, estimate })
+    rows.extend(rollout_rows(&rollout, stuck, &drains, before.as_ref()));
+    *snapshot = world;
+    if let Cluster::There(view) = &mut snapshot.cluster {
+        view.nodes.extend(after);
+    }
+    Plan { steps: rows, estimate }
 }
 
 /// What is done on this computer before all other steps.
@@ -113,17 +146,26 @@ fn unbuilt(context: &Context) -> impl Iterator<Item = Row> {
     })
 }
 
-/// The rollout after all other steps, the nodes that would not be through at its end, with the reason, and how long it
-/// will take.
-fn roll_out(
-    snapshot: &RolloutSnapshot,
-) -> (Vec<RolloutAction>, BTreeMap<NodeName, String>, Option<Estimate>) {
-    let (steps, end) = rollout::foresee(snapshot);
-    let estimate = rollout::estimate(snapshot, &steps);
+/// The rollout after all other steps.
+#[derive(Debug, Default)]
+struct Foreseen {
+    rollout: Vec<RolloutAction>,
+    /// The nodes that would not be through at its end, and why.
+    stuck: BTreeMap<NodeName, String>,
+    /// How long it will take.
+    estimate: Option<Estimate>,
+    /// The nodes at its end.
+    after: BTreeMap<NodeName, NodeView>,
+}
+
+fn roll_out(snapshot: &RolloutSnapshot) -> Foreseen {
+    let (rollout, end, world) = rollout::foresee(snapshot);
+    let estimate = rollout::estimate(snapshot, &rollout);
     // What nobody knows the versions of is named with the other steps.
     let stuck = end.left().filter(|(_, node)| node.reason != Reason::TargetUnknown);
     let stuck = stuck.map(|(name, node)| (name.clone(), node.to_string())).collect();
-    (steps, stuck, estimate)
+    let after = world.members.into_iter().map(|(name, member)| (name, member.node)).collect();
+    Foreseen { rollout, stuck, estimate, after }
 }
 
 /// The nodes whose windows are closed now, and until when.
@@ -140,15 +182,18 @@ fn rollout_rows(
     steps: &[RolloutAction],
     stuck: BTreeMap<NodeName, String>,
     drains: &BTreeMap<NodeName, String>,
-    closed: &BTreeMap<NodeName, String>,
+    before: Option<&RolloutSnapshot>,
 ) -> Vec<Row> {
+    let closed = before.map(closed).unwrap_or_default();
     // Looks go without saying.
     let shown = steps.iter().filter(|step| !step.is_look());
+    let change = |name| before.and_then(|before| before.members.get(name)).map(Member::change);
     let rows = shown.map(|step| Row {
         host: step.node().map(ToString::to_string),
         what: step.to_string(),
         reason: match step {
             RolloutAction::Step(Verb::Drain, name) => drains.get(name).cloned(),
+            RolloutAction::Step(Verb::Plan, name) => change(name),
             RolloutAction::Permit(name) => closed.get(name).cloned(),
             _ => None,
         },
@@ -266,10 +311,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut context = lab_context(Fake::new(&directory.path().join("writer.json")));
         let names = |rows: &[Row]| rows.iter().map(|row| row.what.clone()).collect::<Vec<_>>();
-        let plan = look(&context, 1).await.unwrap();
+        let plan = look(std::slice::from_ref(&context), 1).await.unwrap();
         assert_eq!(names(&plan.steps).first().map(String::as_str), Some("create control-1"));
         context.unbuilt = vec!["build the bundle of Kubernetes 1.37.1".to_owned()];
-        let plan = look(&context, 1).await.unwrap();
+        let plan = look(&[context], 1).await.unwrap();
         assert_eq!(names(&plan.steps)[..2], ["build the bundle of Kubernetes 1.37.1", "create control-1"]);
     }
 }

@@ -12,16 +12,19 @@ use crate::cluster::JobManifest;
 
 const HINT: &str = "names of files begin at the document's directory, or with /";
 
+const HOST_KEYS: &str =
+    "names of files begin at the document's directory, or with /; --record-host-keys makes it";
+
 /// Whether the files are there. Relative names begin at the document's directory.
 pub(super) fn check(parts: &Parts, directory: &Path) -> Vec<Finding> {
     let manifests = parts.networking.iter().flat_map(|networking| &networking.manifests).enumerate();
-    let manifests =
-        manifests.map(|(index, path)| (Field::of(&["cluster", "networking", "manifests"]).item(index), path));
+    let manifests = manifests
+        .map(|(index, path)| (Field::of(&["cluster", "networking", "manifests"]).item(index), path, HINT));
     let known_hosts = parts.ssh.iter().filter_map(|ssh| ssh.known_hosts.as_ref());
-    let known_hosts = known_hosts.map(|path| (Field::of(&["ssh", "knownHosts"]), path));
+    let known_hosts = known_hosts.map(|path| (Field::of(&["ssh", "knownHosts"]), path, HOST_KEYS));
     let mut findings: Vec<Finding> = manifests
         .chain(known_hosts)
-        .filter_map(|(field, path)| Some(Finding::new(field, is_file(directory, path).err()?, HINT)))
+        .filter_map(|(field, path, hint)| Some(Finding::new(field, is_file(directory, path).err()?, hint)))
         .collect();
     for (field, check) in rollout::lists(parts).into_iter().flatten() {
         let Probe::Job(path) = &check.probe else { continue };

@@ -173,7 +173,7 @@ impl Reading {
     }
 
     /// What is about to change, for people.
-    fn change(&self) -> String {
+    pub(super) fn change(&self) -> String {
         let parts: Vec<String> =
             self.differs.iter().map(|(name, version)| format!("{name} {version}")).collect();
         parts.join(", ")

@@ -47,6 +47,16 @@ pub struct GroupEstimate {
     pub turn_seconds: Option<u64>,
 }
 
+impl Estimate {
+    /// With that of a rollout after it.
+    #[must_use]
+    pub fn then(mut self, later: Self) -> Self {
+        self.groups.extend(later.groups);
+        let seconds = self.seconds.zip(later.seconds).map(|(first, second)| first + second);
+        Self { seconds, windows: self.windows || later.windows, ..self }
+    }
+}
+
 impl GroupEstimate {
     fn seconds(&self) -> Option<u64> {
         Some(self.turn_seconds? * u64::try_from(self.turns).ok()?)

@@ -24,8 +24,8 @@ use crate::cluster::NodeView;
 /// More than a node needs: a world in which they go round in circles is not foreseen any further.
 const STEPS_PER_NODE: usize = 12;
 
-/// All steps in their order, and where every node is after them.
-pub fn foresee(snapshot: &Snapshot) -> (Vec<Action>, Decision) {
+/// All steps in their order, where every node is after them, and the world then.
+pub fn foresee(snapshot: &Snapshot) -> (Vec<Action>, Decision, Snapshot) {
     let mut world = snapshot.clone();
     let mut steps = Vec::new();
     for _ in 0..STEPS_PER_NODE * (world.members.len() + 1) {
@@ -39,7 +39,7 @@ pub fn foresee(snapshot: &Snapshot) -> (Vec<Action>, Decision) {
                     // etcd is asked again before each control plane; that is no step people want to read of.
                     world.etcd.at = until;
                 }
-                _ => return (steps, decision),
+                _ => return (steps, decision, world),
             }
         }
         for action in decision.actions {
@@ -48,7 +48,7 @@ pub fn foresee(snapshot: &Snapshot) -> (Vec<Action>, Decision) {
         }
     }
     let decision = decide(&world);
-    (steps, decision)
+    (steps, decision, world)
 }
 
 /// When a node may be begun that waits for nothing else.

@@ -62,6 +62,11 @@ impl Member {
         self.reading.as_ref().map_or(Kind::Other, |reading| Kind::of(reading.differs(), policy.of(self)))
     }
 
+    /// What is to change on it, for people; nothing if that is unknown.
+    pub fn change(&self) -> String {
+        self.reading.as_ref().map(Reading::change).unwrap_or_default()
+    }
+
     /// Whether it is where it should be, by its agent's word.
     pub(super) fn at_target(&self) -> bool {
         self.reading.as_ref().is_ok_and(Reading::at_target)

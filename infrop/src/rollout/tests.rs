@@ -148,7 +148,7 @@ fn voters(snapshot: &mut Snapshot, wells: &[(&str, bool)]) {
 #[test]
 fn the_whole_way_of_a_cluster() {
     let snapshot = snapshot(&["cp-1", "cp-2", "cp-3", "w-1", "w-2"], &plan("1.37.1"));
-    let (steps, end) = foresee(&snapshot);
+    let (steps, end, _) = foresee(&snapshot);
     let steps: Vec<String> = steps.iter().map(ToString::to_string).collect();
     let of = |name: &str| {
         let parts = ["permit changes on", "cordon", "drain", "write the plan of", "check", "uncordon"];
@@ -462,7 +462,7 @@ fn a_node_is_through_only_if_everything_says_so() {
 fn a_foreign_cordon_stays() {
     let mut snapshot = snapshot(&["w-1"], &plan("1.37.1"));
     change(&mut snapshot, "w-1", |node| node.cordoned = true);
-    let (steps, end) = foresee(&snapshot);
+    let (steps, end, _) = foresee(&snapshot);
     assert!(!steps.iter().any(|step| step.to_string().contains("cordon")), "{steps:?}");
     assert_eq!(end.nodes[&"w-1".parse().unwrap()].stage, Stage::Done);
     for mark in ["infrop node drain", "somebody"] {

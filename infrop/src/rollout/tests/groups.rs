@@ -234,7 +234,7 @@ fn groups_of_a_lower_order_go_first() {
     let why = "LowerOrderFirst: groups of a lower order go first, and c-1 of c is not through";
     assert_eq!(message(&snapshot, "a-1"), why);
     // Each group is through before a node of the next one gets its permit.
-    let (steps, end) = foresee(&snapshot);
+    let (steps, end, _) = foresee(&snapshot);
     let steps: Vec<String> = steps.iter().map(ToString::to_string).collect();
     let position = |step: &str| steps.iter().position(|known| known == step).unwrap();
     for (before, after) in [("c", "b"), ("b", "a")] {
@@ -287,7 +287,7 @@ fn a_rollout_is_foreseen_also_while_its_windows_are_closed() {
     snapshot.policy.windows = vec![window(20)];
     limits(&mut snapshot, "b").own.windows = Some(vec![window(3)]);
     assert_eq!((actions(&snapshot), decide(&snapshot).is_moving()), (Vec::new(), false));
-    let (steps, end) = foresee(&snapshot);
+    let (steps, end, _) = foresee(&snapshot);
     assert!(end.nodes.values().all(|node| node.stage == Stage::Done), "{end:?}");
     assert_eq!(steps.len(), open.len());
     let position = |step: &str| steps.iter().position(|known| known.to_string() == step).unwrap();
@@ -295,7 +295,7 @@ fn a_rollout_is_foreseen_also_while_its_windows_are_closed() {
     // One that never opens is no reason to look for ever.
     snapshot.policy.windows = vec![Window { length: SignedDuration::ZERO, ..window(20) }];
     limits(&mut snapshot, "b").own.windows = None;
-    let (steps, end) = foresee(&snapshot);
+    let (steps, end, _) = foresee(&snapshot);
     assert_eq!((steps, reason(&end, "a-1")), (Vec::new(), Reason::WindowClosed));
 }
 

@@ -31,7 +31,7 @@ fn what_a_site_checks_comes_after_the_soak_and_before_the_end() {
     let mut snapshot = soaked();
     let own = Own { checks: Some(Vec::new()), ..Own::default() };
     snapshot.policy.groups.insert("w".into(), Limits { own, ..Limits::default() });
-    let (steps, _) = foresee(&snapshot);
+    let (steps, ..) = foresee(&snapshot);
     assert!(!steps.iter().any(|step| step.to_string().starts_with("run")), "{steps:?}");
 }
 
@@ -98,7 +98,7 @@ fn pods_prefer_nodes_that_do_not_wait() {
     snapshot.policy.prefer_ready = true;
     // Nobody knows yet when workers will go.
     assert_eq!(actions(&snapshot), ["look at etcd"]);
-    let (steps, end) = foresee(&snapshot);
+    let (steps, end, _) = foresee(&snapshot);
     let steps: Vec<String> = steps.iter().map(ToString::to_string).collect();
     let position = |step: &str| steps.iter().position(|known| known == step).unwrap();
     for name in ["w-2", "w-3"] {

@@ -119,7 +119,7 @@ fn a_mark_does_not_outlive_its_cordon() {
         annotate(&mut snapshot, "w-1", annotations::EXCLUDED_BY, "rollout/x");
         assert!(actions(&snapshot).contains(&expected.to_owned()), "{what}: {:?}", actions(&snapshot));
         // Once it is gone nothing is written any more, and a person's cordon is one.
-        let (_, end) = foresee(&snapshot);
+        let (_, end, _) = foresee(&snapshot);
         assert_eq!(end.actions, [], "{what}");
         for action in decide(&snapshot).actions {
             assume(&mut snapshot, &action);
@@ -130,7 +130,7 @@ fn a_mark_does_not_outlive_its_cordon() {
             assert_eq!(left, [false, false], "{what}");
             assert!(!actions(&snapshot).contains(&"take our mark from w-1".to_owned()), "{what}");
             change(&mut snapshot, "w-1", |node| node.cordoned = true);
-            let (steps, _) = foresee(&snapshot);
+            let (steps, ..) = foresee(&snapshot);
             assert!(!steps.iter().any(|step| step.to_string() == "uncordon w-1"), "{what}: {steps:?}");
         }
     }
