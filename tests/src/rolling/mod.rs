@@ -87,9 +87,7 @@ pub async fn upgrade(
     let probes = Probes::start(infrastructure, &lab, &dark.collect::<Vec<_>>()).await?;
     let beginning = audit::beginning(client).await?;
     infrastructure.edit(FROM, TO)?;
-    // What it would do is said before.
-    let plan = infrastructure.run(&["plan"]).await?;
-    ensure!(plan.code == 2 && plan.stdout.contains("permit changes on cp-1"), "{plan:?}");
+    is_foreseen(infrastructure).await?;
     let started = Instant::now();
     let apply = async {
         for fault in faults {
@@ -114,6 +112,25 @@ pub async fn upgrade(
     let again = infrastructure.run(&["apply"]).await?;
     ensure!(again.code == 0 && again.stdout.contains("Nothing to do"), "{again:?}");
     Ok(())
+}
+
+/// What it would do is said before, also if it goes over another version.
+async fn is_foreseen(infrastructure: &Infrastructure) -> anyhow::Result<()> {
+    const OVER: &str = "rollout: { kubernetesSteps: [1.37.0],";
+    let says = async |versions: &[&str]| {
+        let plan = infrastructure.run(&["plan"]).await?;
+        let permits = plan.stdout.matches("permit changes on ").count();
+        ensure!(plan.code == 2 && permits == versions.len() * NODES.len(), "{plan:?}");
+        for version in versions {
+            let written = plan.stdout.lines().filter(|line| line.contains(&format!("kubelet {version}")));
+            ensure!(written.count() == NODES.len(), "{version}: {plan:?}");
+        }
+        Ok(())
+    };
+    says(&[TO]).await?;
+    infrastructure.edit("rollout: {", OVER)?;
+    says(&["1.37.0", TO]).await?;
+    infrastructure.edit(OVER, "rollout: {")
 }
 
 /// Every write since then kept to the rules, and took these nodes through.

@@ -3,14 +3,20 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use k8s_openapi::api::{core::v1::Pod, policy::v1::PodDisruptionBudget};
+use infrop::cluster::REMOVING;
+use k8s_openapi::api::{
+    core::v1::{Node, Pod},
+    policy::v1::PodDisruptionBudget,
+};
 use kube::{
-    Api,
+    Api, ResourceExt,
     api::{DeleteParams, ListParams, PostParams},
 };
 use serde_json::json;
 use tests::{infrastructure::Infrastructure, lab::wait_for};
 use tokio::io::{AsyncBufReadExt, BufReader};
+
+use super::reboot::is_open;
 
 const NAMESPACE: &str = "kube-system";
 const DNS: &str = "k8s-app=kube-dns";
@@ -53,5 +59,40 @@ pub(crate) async fn held_and_lifted(infrastructure: &Infrastructure) -> anyhow::
     ensure!(ended.context("it goes on after the budget")??.success(), "the drain failed");
     infrastructure.insist(&["node", "drain", &node, "--undo"]).await?;
     eprintln!("a drain that a budget held: {:.1} s", started.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// A removal that pods hold is taken back when the host is wanted again.
+pub(crate) async fn kept_after_all(infrastructure: &Infrastructure) -> anyhow::Result<()> {
+    const NAME: &str = "worker-2";
+    let client = infrastructure.client().await?;
+    let (nodes, pods) = (Api::<Node>::all(client.clone()), Api::<Pod>::namespaced(client, NAMESPACE));
+    // Nothing would make it again, so it is not evicted; that it has no image is no matter.
+    let pod = serde_json::from_value(json!({
+        "metadata": { "name": "alone" },
+        "spec": {
+            "nodeName": NAME,
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{ "name": "none", "image": "none", "imagePullPolicy": "Never" }],
+        },
+    }))?;
+    pods.create(&PostParams::default(), &pod).await?;
+    infrastructure.edit("pool: worker, nodes: 2", "pool: worker, nodes: 1")?;
+    let held = infrastructure.run(&["apply", "--yes"]).await?;
+    ensure!(held.code == 3 && held.stderr.contains("kube-system/alone"), "{held:?}");
+    let node = nodes.get(NAME).await?;
+    let by = node.annotations().get(common::annotations::CORDONED_BY).map(String::as_str);
+    ensure!(by == Some("infrop apply"), "{NAME} is cordoned by {by:?}");
+
+    infrastructure.edit("pool: worker, nodes: 1", "pool: worker, nodes: 2")?;
+    let planned = infrastructure.run(&["plan"]).await?;
+    ensure!(planned.code == 2 && planned.stdout.contains(&format!("keep {NAME}")), "{planned:?}");
+    infrastructure.insist(&["apply"]).await?;
+    let node = nodes.get(NAME).await?;
+    is_open(&node)?;
+    ensure!(!node.annotations().contains_key(REMOVING), "{NAME} is still to go");
+    pods.delete("alone", &DeleteParams::default()).await?;
+    wait_for(Duration::from_mins(1), "the pod is gone", async || Ok(pods.get_opt("alone").await?.is_none()))
+        .await?;
     Ok(())
 }

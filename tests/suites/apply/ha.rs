@@ -7,6 +7,7 @@ use infrop::provider::lab::{Lab, Power};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt};
 use tests::{
+    faults::{Faults, Party},
     infrastructure::{Infrastructure, example},
     lab::wait_for,
 };
@@ -45,13 +46,14 @@ pub(crate) async fn holder_is_lost() -> anyhow::Result<()> {
             ensure!(again.contains("Nothing to do"), "{again}");
 
             let lab = infrastructure.lab()?;
-            let holder = holder(&lab).await?;
             let client = infrastructure.client().await?;
+            holder_is_cut_off(infrastructure, &lab, &client).await?;
+            let holder = holder(&lab).await?;
             ensure!(answers(&client).await, "the endpoint does not answer");
             let cut = Instant::now();
             lab.power(&holder.parse()?, Power::Cut).await?;
             let gap = last_failure(&client, cut).await;
-            eprintln!("{holder} was cut off: the last call failed after {:.1} s", gap.as_secs_f64());
+            eprintln!("{holder} lost its power: the last call failed after {:.1} s", gap.as_secs_f64());
             ensure!(gap < LONGEST_GAP, "the endpoint does not answer without {holder}");
             ensure!(self::holder(&lab).await? != holder, "a host without power has the address");
 
@@ -81,6 +83,35 @@ pub(crate) async fn holder_is_lost() -> anyhow::Result<()> {
             shrinks(infrastructure, &lab).await
         })
         .await
+}
+
+/// The one that has the address lives, but nobody reaches it: another one takes the address, and when both can hear each
+/// other again, one of them gives it up.
+async fn holder_is_cut_off(
+    infrastructure: &Infrastructure,
+    lab: &Lab,
+    client: &kube::Client,
+) -> anyhow::Result<()> {
+    let name = holder(lab).await?;
+    ensure!(answers(client).await, "the endpoint does not answer");
+    let faults = Faults::new(lab).await?;
+    let others = NODES.into_iter().filter(|other| *other != name).map(Party::host);
+    let others: Vec<Party> = others.chain([Ok(Party::Outside)]).collect::<anyhow::Result<_>>()?;
+    let cut = Instant::now();
+    for other in &others {
+        faults.cut(Party::host(&name)?, other.clone()).await?;
+    }
+    let gap = last_failure(client, cut).await;
+    eprintln!("{name} was cut off: the last call failed after {:.1} s", gap.as_secs_f64());
+    ensure!(gap < LONGEST_GAP, "the endpoint does not answer without {name}");
+    ensure!(holder(lab).await? != name, "a host that nobody reaches has the address");
+    for other in &others {
+        faults.heal(&Party::host(&name)?, other).await?;
+    }
+    wait_for(SETTLED, "one of them has the address, and all are Ready", async || {
+        Ok(holder(lab).await.is_ok() && ready(infrastructure, &NODES).await.is_ok())
+    })
+    .await
 }
 
 /// A bring-up during which all connections to a control plane break while kubeadm works there: kubeadm goes on, infrop

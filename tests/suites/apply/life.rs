@@ -49,6 +49,7 @@ pub(crate) async fn whole() -> anyhow::Result<()> {
             reboot::unreachable(infrastructure, "worker-2").await?;
             ready(infrastructure, &["control-1", "worker-1", "worker-2"]).await?;
             super::budgets::held_and_lifted(infrastructure).await?;
+            super::budgets::kept_after_all(infrastructure).await?;
 
             infrastructure.edit("pool: worker, nodes: 2", "pool: worker, nodes: 4")?;
             interrupted(infrastructure).await?;

@@ -33,11 +33,26 @@ pub(crate) async fn unreachable(infrastructure: &Infrastructure, name: &str) -> 
     eprintln!("{name} was switched off and on: {:.1} s", started.elapsed().as_secs_f64());
     let node = nodes.get(name).await?;
     ensure!(boot(&node) != before, "it is in the same boot");
-    let cordoned = node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false);
-    let marked = node.annotations().contains_key(common::annotations::CORDONED_BY);
-    ensure!(!cordoned && !marked, "{name} is still cordoned");
+    is_open(&node)?;
+
+    // In order, now that ssh reaches it again.
+    let (before, started) = (boot(&node), Instant::now());
+    let said = infrastructure.insist(&["node", "reboot", name]).await?;
+    ensure!(said.contains(&format!("{name} was restarted.")), "{said}");
+    eprintln!("{name} was restarted: {:.1} s", started.elapsed().as_secs_f64());
+    let node = nodes.get(name).await?;
+    ensure!(boot(&node) != before, "it is in the same boot");
+    is_open(&node)?;
     let entry = LeaseRecord::new(client).read().await?.entry.context("no record")?;
     ensure!(entry.holder.is_empty(), "{} still has the record", entry.holder);
+    Ok(())
+}
+
+/// Pods may come.
+pub(crate) fn is_open(node: &Node) -> anyhow::Result<()> {
+    let cordoned = node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false);
+    let marked = node.annotations().contains_key(common::annotations::CORDONED_BY);
+    ensure!(!cordoned && !marked, "{} is still cordoned", node.name_any());
     Ok(())
 }
 

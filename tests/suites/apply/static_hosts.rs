@@ -1,6 +1,6 @@
 //! Hosts that are there, some with faults: those have their reason, the others finish.
 
-use std::{fmt::Write as _, fs, path::Path};
+use std::{fmt::Write as _, fs, path::Path, time::Instant};
 
 use anyhow::{Context, ensure};
 use images::{site, steps::Steps};
@@ -73,19 +73,87 @@ pub(crate) async fn faults() -> anyhow::Result<()> {
         ensure!(!left.contains("writer-"), "{left}");
         recorded(lab, &infrastructure).await?;
 
-        // A host that someone else uses stays theirs.
-        lab.run("w1", "sed -i 's/static/other/' /var/lib/infrop/owner.json").await?;
-        // A host that a newer infrop brought its node-agent to keeps it.
-        let newer = "sed -i '/^Package: node-agent$/,/^$/s/^Version: .*/Version: 99.0.0/' /var/lib/dpkg/status\n\
-                     echo other > /var/lib/infrop/delivered";
-        lab.run("cp1", newer).await?;
-        let planned = infrastructure.run(&["plan"]).await?;
-        ensure!(planned.stdout.contains("belongs to the infrastructure other"), "{planned:?}");
-        ensure!(planned.stdout.contains("it has node-agent 99.0.0, and this infrop brings"), "{planned:?}");
-        ensure!(!planned.stdout.contains("install node-agent on cp1"), "{planned:?}");
-        Ok(())
+        others_are_left_alone(lab, &infrastructure).await?;
+        put_right(lab, &infrastructure).await?;
+        given_back(lab, &infrastructure).await
     })
     .await
+}
+
+/// What somebody else has or brought is neither used nor replaced.
+async fn others_are_left_alone(lab: &TestLab, infrastructure: &Infrastructure) -> anyhow::Result<()> {
+    lab.run("w1", "sed -i 's/static/other/' /var/lib/infrop/owner.json").await?;
+    // A host that a newer infrop brought its node-agent to keeps it.
+    let newer = "cp /var/lib/dpkg/status /root/status\n\
+                 sed -i '/^Package: node-agent$/,/^$/s/^Version: .*/Version: 99.0.0/' /var/lib/dpkg/status\n\
+                 cp /var/lib/infrop/delivered /root/delivered\n\
+                 echo other > /var/lib/infrop/delivered";
+    lab.run("cp1", newer).await?;
+    let planned = infrastructure.run(&["plan"]).await?;
+    ensure!(planned.stdout.contains("belongs to the infrastructure other"), "{planned:?}");
+    ensure!(planned.stdout.contains("it has node-agent 99.0.0, and this infrop brings"), "{planned:?}");
+    ensure!(!planned.stdout.contains("install node-agent on cp1"), "{planned:?}");
+    lab.run("w1", "sed -i 's/other/static/' /var/lib/infrop/owner.json").await?;
+    lab.run("cp1", "mv /root/status /var/lib/dpkg/status && mv /root/delivered /var/lib/infrop/delivered")
+        .await?;
+    Ok(())
+}
+
+/// When what their reasons name is put right, the same command brings all of them in.
+async fn put_right(lab: &TestLab, infrastructure: &Infrastructure) -> anyhow::Result<()> {
+    let definition = lab.lab().definition()?;
+    let right = definition.hosts.iter().find(|host| host.name.as_str() == "wrongkey");
+    let (right, wrong) = right.zip(definition.hosts.first()).context("there is no wrongkey")?;
+    let named =
+        |key: &str| format!("name: wrongkey, address: {}, hostKeys: ['{}']", right.address, key.trim());
+    infrastructure.edit(&named(&wrong.host_key), &named(&right.host_key))?;
+    lab.power("off", Power::On).await?;
+    lab.run("full", "umount /var/lib/infrop").await?;
+    lab.run("noapt", &format!("umount {BUNDLES}/1.37.1/apt; node-agent retry")).await?;
+    let started = Instant::now();
+    infrastructure.insist(&["apply"]).await?;
+    eprintln!("the other four hosts: {:.1} s", started.elapsed().as_secs_f64());
+    let nodes = nodes(lab).await?;
+    ensure!(nodes.len() == HOSTS.len() && nodes.iter().all(|line| line.contains(" Ready ")), "{nodes:?}");
+    let again = infrastructure.insist(&["apply"]).await?;
+    ensure!(again.contains("Nothing to do"), "{again}");
+    Ok(())
+}
+
+/// Hosts that are not wanted any more are reset and nobody's, one by one and in the end all.
+async fn given_back(lab: &TestLab, infrastructure: &Infrastructure) -> anyhow::Result<()> {
+    infrastructure.edit("pool: w, nodes: 5", "pool: w, nodes: 1")?;
+    infrastructure.insist(&["apply", "--yes", "--max-delete", "4"]).await?;
+    let left = nodes(lab).await?;
+    ensure!(left.len() == 2 && left.iter().all(|line| line.contains(" Ready ")), "{left:?}");
+    let stays = |host: &str| left.iter().any(|line| line.starts_with(&format!("{host} ")));
+    for host in HOSTS.into_iter().filter(|host| !stays(host)) {
+        is_nobodys(lab, host).await?;
+    }
+    infrastructure.insist(&["destroy", "--yes"]).await?;
+    for host in HOSTS {
+        is_nobodys(lab, host).await?;
+    }
+    // All of them can be used again, by whoever wants them.
+    let planned = infrastructure.run(&["plan"]).await?;
+    ensure!(planned.code == 2 && planned.stdout.contains("create cp1"), "{planned:?}");
+    Ok(())
+}
+
+async fn nodes(lab: &TestLab) -> anyhow::Result<Vec<String>> {
+    let get = "kubectl --kubeconfig /etc/kubernetes/admin.conf get nodes --no-headers";
+    Ok(lab.run("cp1", get).await?.lines().map(str::to_owned).collect())
+}
+
+/// Neither Kubernetes nor node-agent nor a mark is left on a host.
+async fn is_nobodys(lab: &TestLab, host: &str) -> anyhow::Result<()> {
+    let look = "for file in /etc/kubernetes/kubelet.conf /etc/kubernetes/manifests/etcd.yaml /var/lib/etcd/member \
+                /var/lib/infrop/owner.json; do if [ -e $file ]; then echo $file; fi; done\n\
+                dpkg-query --show --showformat='${db:Status-Status} ${Package}\\n' node-agent 2>/dev/null | \
+                grep -v '^not-installed' || true";
+    let left = lab.run(host, look).await?;
+    ensure!(left.trim().is_empty(), "{host} still has {left}");
+    Ok(())
 }
 
 /// A key that nobody vouched for is taken down only where that was asked for, and is trusted from then on.
@@ -94,14 +162,17 @@ async fn recorded(lab: &TestLab, infrastructure: &Infrastructure) -> anyhow::Res
     let host = definition.hosts.iter().find(|host| host.name.as_str() == "cp1").context("there is no cp1")?;
     let (address, key) = (host.address, host.host_key.trim());
     let file = lab.lab().directory().join("recorded");
-    fs::write(&file, "")?;
     let named = format!("name: cp1, address: {address}");
     infrastructure.edit(&format!("{named}, hostKeys: ['{key}']"), &named)?;
     infrastructure.edit("\nssh:\n", &format!("\nssh:\n  knownHosts: {}\n", file.display()))?;
     let status = ["status", "-o", "json"];
+    let refused = infrastructure.run(&status).await?;
+    ensure!(refused.code == 64 && refused.stderr.contains("--record-host-keys makes it"), "{refused:?}");
+    fs::write(&file, "")?;
     let seen = infrastructure.insist(&status).await?;
     ensure!(seen.contains("cp1 is not trusted"), "{seen}");
     ensure!(fs::read_to_string(&file)?.is_empty(), "a key was taken down that nobody asked for");
+    fs::remove_file(&file)?;
     let seen = infrastructure.insist(&["status", "-o", "json", "--record-host-keys"]).await?;
     ensure!(!seen.contains("cp1 is not trusted"), "{seen}");
     // Without the comment behind it.
