@@ -19,7 +19,7 @@ pub use self::{
     decide::{Action, Decision, decide, leaving, natural},
     foresee::foresee,
     observe::{aim, connect, console, look, observe, observe_in, pools, sorted},
-    progress::{Event, Of, Progress, Stage},
+    progress::{Event, Of, Progress, Stage, UnderWay},
     rollout::{blocked as rollout_reasons, plan as plan_rollout},
     run::{End, Options, Outcome, Stop, run},
     snapshot::{Agreed, Cluster, ClusterView, Group, Host, Removals, Role, Snapshot},

@@ -1,6 +1,6 @@
 //! What people and programs see of a run while it goes on.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 
 use common::metadata::NodeName;
 
@@ -61,4 +61,31 @@ pub trait Progress: std::fmt::Debug {
 
     /// How much is done: of the steps of an apply, or the nodes of a rollout.
     fn reached(&self, _done: usize, _all: usize, _of: Of) {}
+}
+
+/// What is under way, and why it takes long as far as it said: for a run that ends before it does.
+#[derive(Debug, Clone)]
+pub struct UnderWay<A>(Rc<RefCell<BTreeMap<A, String>>>);
+
+impl<A> Default for UnderWay<A> {
+    fn default() -> Self {
+        Self(Rc::default())
+    }
+}
+
+impl<A: Ord + Clone> UnderWay<A> {
+    /// It begins, or says why it takes long.
+    pub fn say(&self, action: &A, why: String) {
+        self.0.borrow_mut().insert(action.clone(), why);
+    }
+
+    /// It has ended.
+    pub fn end(&self, action: &A) {
+        self.0.borrow_mut().remove(action);
+    }
+
+    /// All that goes on, each with its last word, which may be empty.
+    pub fn list(&self) -> BTreeMap<A, String> {
+        self.0.borrow().clone()
+    }
 }

@@ -22,7 +22,7 @@ use super::{
     decide::{Action, Decision, decide, exclusive},
     foresee::foresee,
     observe::{console, look_at_cluster, observe, take_compute, take_end, take_report},
-    progress::{Event, Of, Progress, Stage},
+    progress::{Event, Of, Progress, Stage, UnderWay},
     removal,
     rollout::{self, Targets},
     snapshot::{Cluster, Host, Removals, Snapshot},
@@ -103,6 +103,7 @@ struct Run<'a> {
     snapshot: Snapshot,
     access: Option<Access>,
     attempts: BTreeMap<Action, u32>,
+    under_way: UnderWay<Action>,
     changes: usize,
     /// Steps that were done, and how many it takes in all, as far as that could be foreseen.
     done: usize,
@@ -168,6 +169,7 @@ impl<'a> Run<'a> {
             snapshot,
             access,
             attempts: BTreeMap::new(),
+            under_way: UnderWay::default(),
             changes: 0,
             done: 0,
             foreseen: 0,
@@ -316,8 +318,11 @@ impl<'a> Run<'a> {
         self.progress.waiting(&decision.waiting);
         Ok(match tokio::time::timeout_at(deadline, running.next()).await {
             Err(_) => {
-                let unfinished = self.snapshot.busy.iter().map(ToString::to_string).collect();
-                Some(Outcome::TimedOut { unfinished })
+                let unfinished = self.under_way.list().into_iter().map(|(action, why)| match why.as_str() {
+                    "" => action.to_string(),
+                    why => format!("{action} ({why})"),
+                });
+                Some(Outcome::TimedOut { unfinished: unfinished.collect() })
             }
             Ok(Some(ended)) => {
                 self.take_in(ended).await?;
@@ -344,7 +349,12 @@ impl<'a> Run<'a> {
         let progress = self.progress;
         progress.event(&Event::new(&action, Stage::Started));
         let note_action = action.clone();
-        let note = move |text: String| progress.event(&Event::new(&note_action, Stage::Note(text)));
+        let under_way = self.under_way.clone();
+        under_way.say(&action, String::new());
+        let note = move |text: String| {
+            under_way.say(&note_action, text.clone());
+            progress.event(&Event::new(&note_action, Stage::Note(text)));
+        };
         let task = Task {
             context: self.context,
             snapshot: self.snapshot.clone(),
@@ -367,6 +377,7 @@ impl<'a> Run<'a> {
     /// Learns from an action's end.
     async fn take_in(&mut self, ended: Ended) -> anyhow::Result<()> {
         let Ended { action, started, result } = ended;
+        self.under_way.end(&action);
         match action.host() {
             Some(host) => {
                 self.snapshot.busy.remove(host);

@@ -29,7 +29,7 @@ use super::{
     tell::{Failures, tale},
 };
 use crate::{
-    apply::{Event, Of, Progress, Stage as EventStage, Stop},
+    apply::{Event, Of, Progress, Stage as EventStage, Stop, UnderWay},
     cluster::{Clients, NodeView, WATCH_SECONDS},
     random, retry,
 };
@@ -116,6 +116,7 @@ struct Run<'a> {
     snapshot: Snapshot,
     sight: Sight,
     attempts: BTreeMap<Action, u32>,
+    under_way: UnderWay<Action>,
     /// Nodes of which something was heard since they were looked at.
     heard: BTreeSet<NodeName>,
     /// What was decided last, as far as it was told.
@@ -149,6 +150,7 @@ impl Rollout<'_> {
             snapshot,
             sight: Sight::default(),
             attempts: BTreeMap::new(),
+            under_way: UnderWay::default(),
             heard: BTreeSet::new(),
             decision: Decision::default(),
             failures: Failures::default(),
@@ -237,6 +239,12 @@ impl<'a> Run<'a> {
 
     /// What was decided last; the report says in full why each node is where it is.
     fn end(&mut self) -> Decision {
+        for (action, why) in self.under_way.list() {
+            let node = action.node().and_then(|name| self.decision.nodes.get_mut(name));
+            if let Some(node) = node.filter(|_| !why.is_empty()) {
+                node.message = format!("{action}: {why}");
+            }
+        }
         self.report.end(&self.decision, Timestamp::now());
         std::mem::take(&mut self.decision)
     }
@@ -325,6 +333,7 @@ impl<'a> Run<'a> {
         let uid = member.as_ref().map(|member| member.node.uid.clone());
         let (means, progress) = (self.means, self.rollout.progress);
         let event = event(&action);
+        let under_way = self.under_way.clone();
         let quiet = action.is_look();
         if !quiet {
             progress.event(&event(EventStage::Started));
@@ -334,7 +343,10 @@ impl<'a> Run<'a> {
             if attempt > 0 {
                 tokio::time::sleep(retry::delay(RETRY_DELAY, attempt, random::fraction())).await;
             }
-            let note = |text: String| progress.event(&event(EventStage::Note(text)));
+            let note = |text: String| {
+                under_way.say(&action, text.clone());
+                progress.event(&event(EventStage::Note(text)));
+            };
             let result = loop {
                 match means.run(&action, member.as_ref(), &note).await {
                     Err(error) if error.is_passing() => {
@@ -357,6 +369,7 @@ impl<'a> Run<'a> {
     fn take_in(&mut self, ended: Ended) -> Result<(), Error> {
         let Ended { action, uid, started, result } = ended;
         self.snapshot.busy.remove(&action);
+        self.under_way.end(&action);
         self.heard.extend(action.node().cloned());
         let event = event(&action);
         let found = match result {

@@ -37,6 +37,7 @@ fn begun<'a>(context: &'a Context, options: &'a Options) -> Run<'a> {
         },
         access: None,
         attempts: BTreeMap::new(),
+        under_way: UnderWay::default(),
         changes: 0,
         done: 0,
         foreseen: 0,
@@ -101,4 +102,23 @@ async fn control_planes_wait_until_the_last_of_those_under_way_has_ended() {
     let result = Err(anyhow!("the link broke"));
     run.take_in(Ended { action: first, started: Instant::now(), result }).await.unwrap();
     assert_eq!(run.snapshot.busy_control_planes, [name("c2")].into());
+}
+
+#[tokio::test]
+async fn when_time_is_up_all_that_is_under_way_is_named_with_its_last_word() {
+    let (context, options) = (context(DOCUMENT).await, Options { parallel: 2, ..options() });
+    let mut run = begun(&context, &options);
+    let [first, second] = ["c1", "c2"].map(|host| Action::AwaitKubeadm(name(host)));
+    run.under_way.say(&first, String::new());
+    run.under_way.say(&second, "it has not begun".to_owned());
+    let mut running = Running::new();
+    running.push(Box::pin(std::future::pending()));
+    running.push(Box::pin(std::future::pending()));
+    let ended = run.turn(&mut running, tokio::time::Instant::now()).await.unwrap();
+    let Some(Outcome::TimedOut { unfinished }) = ended else { panic!("{ended:?}") };
+    assert_eq!(unfinished, ["wait for kubeadm on c1", "wait for kubeadm on c2 (it has not begun)"]);
+    // What has ended is not.
+    let result = Err(anyhow!("the link broke"));
+    run.take_in(Ended { action: first, started: Instant::now(), result }).await.unwrap();
+    assert_eq!(run.under_way.list().into_keys().collect::<Vec<_>>(), [second]);
 }
