@@ -18,12 +18,15 @@ use crate::{
     cluster::{self, Access, DrainRules, NodeView},
     rollout::{
         self, Estimate,
-        assess::Verb,
+        assess::{Assessment, Verb},
         decide::Action as RolloutAction,
         reason::Reason,
         snapshot::{Member, Snapshot as RolloutSnapshot},
     },
 };
+
+/// Of a control plane without another one.
+const SOLE: &str = "it is the only control plane: the API may not answer meanwhile";
 
 /// How many hosts are asked at once.
 const PARALLEL: usize = 32;
@@ -168,13 +171,20 @@ fn roll_out(snapshot: &RolloutSnapshot) -> Foreseen {
     Foreseen { rollout, stuck, estimate, after }
 }
 
-/// The nodes whose windows are closed now, and until when.
-fn closed(snapshot: &RolloutSnapshot) -> BTreeMap<NodeName, String> {
-    let nodes = rollout::decide::decide(snapshot).nodes.into_iter();
-    nodes
-        .filter(|(_, node)| node.reason == Reason::WindowClosed)
-        .map(|(name, node)| (name, node.to_string()))
-        .collect()
+/// What is to be known before a node is begun: until when its windows are closed, and that nobody stands in for it.
+fn permits(snapshot: &RolloutSnapshot) -> BTreeMap<NodeName, String> {
+    let planes: Vec<_> = snapshot.members.values().filter(|member| member.node.control_plane).collect();
+    let sole = match planes[..] {
+        [sole] => Some(&sole.node.name),
+        _ => None,
+    };
+    let remark = |(name, node): (NodeName, Assessment)| {
+        let closed = (node.reason == Reason::WindowClosed).then(|| node.to_string());
+        let away = (sole == Some(&name)).then(|| SOLE.to_owned());
+        let remarks: Vec<String> = closed.into_iter().chain(away).collect();
+        (!remarks.is_empty()).then(|| (name, remarks.join("; ")))
+    };
+    rollout::decide::decide(snapshot).nodes.into_iter().filter_map(remark).collect()
 }
 
 /// Steps with what is to be known of them; who may not be begun yet has the time from which on it may.
@@ -184,7 +194,7 @@ fn rollout_rows(
     drains: &BTreeMap<NodeName, String>,
     before: Option<&RolloutSnapshot>,
 ) -> Vec<Row> {
-    let closed = before.map(closed).unwrap_or_default();
+    let permits = before.map(permits).unwrap_or_default();
     // Looks go without saying.
     let shown = steps.iter().filter(|step| !step.is_look());
     let change = |name| before.and_then(|before| before.members.get(name)).map(Member::change);
@@ -194,7 +204,7 @@ fn rollout_rows(
         reason: match step {
             RolloutAction::Step(Verb::Drain, name) => drains.get(name).cloned(),
             RolloutAction::Step(Verb::Plan, name) => change(name),
-            RolloutAction::Permit(name) => closed.get(name).cloned(),
+            RolloutAction::Permit(name) => permits.get(name).cloned(),
             _ => None,
         },
     });
@@ -284,6 +294,7 @@ mod tests {
         rollout::{
             policy::Limits,
             tests::{plan, snapshot},
+            window::Window,
         },
     };
 
@@ -304,6 +315,26 @@ mod tests {
             let found: Vec<_> = found.iter().map(|(name, rules)| (name.as_str(), rules.unmanaged)).collect();
             assert_eq!(found, [("w-1", Fate::Refuse), ("w-2", expected), ("w-3", Fate::Refuse)]);
         }
+    }
+
+    #[test]
+    fn what_is_to_be_known_before_a_node_is_begun_is_beside_its_permit() {
+        let permit = |world: &RolloutSnapshot| -> Vec<String> {
+            let rows = rollout_rows(&roll_out(world).rollout, BTreeMap::new(), &BTreeMap::new(), Some(world));
+            let permits = rows.into_iter().filter(|row| row.what.starts_with("permit"));
+            permits.map(|row| row.reason.unwrap_or_default()).collect()
+        };
+        let mut one = snapshot(&["cp-1", "w-1"], &plan("1.37.1"));
+        assert_eq!(permit(&one), [SOLE, ""]);
+        assert_eq!(permit(&snapshot(&["cp-1", "cp-2", "cp-3", "w-1"], &plan("1.37.1"))), [""; 4]);
+        one.policy.windows = vec![Window {
+            days: Vec::new(),
+            start: jiff::civil::time(20, 0, 0, 0),
+            length: jiff::SignedDuration::from_hours(1),
+            zone: jiff::tz::TimeZone::UTC,
+        }];
+        let closed = "WindowClosed: the next window opens at 2026-11-16T20:00:00Z";
+        assert_eq!(permit(&one), [format!("{closed}; {SOLE}"), closed.to_owned()]);
     }
 
     #[tokio::test]

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use futures::future::try_join_all;
-use infrop::provider::lab::Lab;
+use infrop::{provider::lab::Lab, rollout::saved::SAVED};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, ResourceExt, api::ListParams};
 
@@ -109,8 +109,26 @@ pub async fn upgrade(
     });
     keeps_to_the_rules(&lab, &beginning, foreign, &NODES).await?;
     versions(client).await?;
+    etcd_was_saved(&lab, client).await?;
     let again = infrastructure.run(&["apply"]).await?;
     ensure!(again.code == 0 && again.stdout.contains("Nothing to do"), "{again:?}");
+    Ok(())
+}
+
+/// A control plane says that it has a copy of etcd's data from before, and etcd's own program can restore it.
+async fn etcd_was_saved(lab: &Lab, client: &kube::Client) -> anyhow::Result<()> {
+    let nodes = Api::<Node>::all(client.clone()).list(&ListParams::default()).await?;
+    let saved = nodes.iter().find(|node| node.annotations().contains_key(SAVED));
+    let saved = saved.context("no control plane has a copy of etcd's data")?.name_any();
+    let file = format!("/var/lib/etcd/infrop-before-{TO}.db");
+    let look = format!(
+        "kubectl --kubeconfig /etc/kubernetes/admin.conf --namespace kube-system exec etcd-{saved} -- \
+         etcdutl snapshot status --write-out=json {file}"
+    );
+    let status = lab.ssh(&saved.parse()?).arg(look).run().await?;
+    let status: serde_json::Value = serde_json::from_str(&status)?;
+    let keys = status.get("totalKey").and_then(serde_json::Value::as_u64);
+    ensure!(keys.is_some_and(|keys| keys > 100), "{file} on {saved} is {status}");
     Ok(())
 }
 
