@@ -57,7 +57,7 @@ pub(super) struct ApplyArguments {
 /// How a run is to go; for all commands that are an apply.
 #[derive(Debug, Args)]
 pub(super) struct RunArguments {
-    /// How long it may take, in minutes.
+    /// How long the work on hosts may take, in minutes; for each Kubernetes version on the way.
     #[arg(long, value_name = "MINUTES", default_value = "60", value_parser = limit::minutes)]
     timeout: Duration,
 
