@@ -13,6 +13,8 @@ mod garbage;
 mod handshake;
 #[path = "agent_api/ironic.rs"]
 mod ironic;
+#[path = "agent_api/kubeadm.rs"]
+mod kubeadm;
 #[path = "agent_api/manners.rs"]
 mod manners;
 #[path = "agent_api/plan.rs"]
@@ -46,6 +48,18 @@ fn main() -> ExitCode {
         ),
         Case::new(Tier::T3, "kill_9_is_survived", LIMIT, faults::kill_9_is_survived),
         Case::new(Tier::T3, "another_credential_is_taken_up", LIMIT, faults::another_credential_is_taken_up),
+        Case::new(
+            Tier::T3,
+            "an_unfinished_kubeadm_is_finished",
+            LIMIT,
+            kubeadm::it_is_finished_although_all_versions_are_there,
+        ),
+        Case::new(
+            Tier::T3,
+            "an_unfinished_kubeadm_waits_for_the_cluster",
+            LIMIT,
+            kubeadm::it_waits_for_the_clusters_answer,
+        ),
         Case::new(Tier::T3, "plan_says_what_would_be_done", LIMIT, plan::plan_says_what_would_be_done),
         Case::new(
             Tier::T3,

@@ -291,6 +291,14 @@ fn rest(phase: Phase, reason: Reason, message: &str, standing: Standing) -> Deci
     Decision::Rest(Rest { phase, reason, message: message.to_owned(), until: None, standing })
 }
 
+/// Whether the way to a Kubernetes version depends on the one that the cluster has. A kubeadm that was started and not
+/// finished has to be told its part again, also where a person brought everything to the version meanwhile.
+pub fn needs_cluster(host: &HostState, target: &KubernetesVersion) -> bool {
+    let is_there = |name: &str| host.kubernetes_version(name).as_ref() == Some(target);
+    let unfinished = host.observed(KUBERNETES).is_some_and(|observed| observed.stale);
+    unfinished || !is_there(KUBERNETES) || !is_there("kubelet")
+}
+
 /// The versions of a plan in the order of change. On a host in a cluster, what kubeadm keeps follows kubeadm.
 pub fn wanted(plan: &Plan, host: &HostState) -> Vec<(SoftwareName, SoftwareVersion)> {
     let desired =

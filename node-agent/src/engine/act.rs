@@ -72,6 +72,11 @@ impl Engine {
     pub(super) async fn change(&mut self, name: &SoftwareName, version: &SoftwareVersion) {
         let Some(one) = software::find(name) else { return };
         let Some(plan) = self.journal.active.as_ref().map(|active| active.plan.clone()) else { return };
+        match one.can_begin(&self.task(&plan), version) {
+            Ok(()) => {}
+            Err(failure) if failure.reason == Reason::ApiUnreachable => return self.put_off(&failure),
+            Err(failure) => return self.fail(&failure),
+        }
         if self.inhibitor.is_none() {
             self.inhibitor = Some(Inhibitor::take("software is being changed").await);
         }
@@ -82,15 +87,7 @@ impl Engine {
             self.leave_endpoint().await;
         }
         let started = Instant::now();
-        let task = Task {
-            host: &self.host,
-            contents: &self.settings.contents,
-            plan: &plan,
-            facts: &self.seen.facts,
-            kubeadm: &self.settings.config.kubeadm,
-            cluster: self.cluster.as_ref(),
-        };
-        let result = to_the_end(one.ensure(&task, version), self.stop.clone()).await;
+        let result = to_the_end(one.ensure(&self.task(&plan), version), self.stop.clone()).await;
         let took = started.elapsed();
         self.shared.metrics.observe_change(name, took);
         if let Err(failure) = result {
@@ -114,6 +111,17 @@ impl Engine {
         self.journal.end_step();
         self.unsaved = true;
         self.save_if_needed();
+    }
+
+    fn task<'a>(&'a self, plan: &'a Plan) -> Task<'a> {
+        Task {
+            host: &self.host,
+            contents: &self.settings.contents,
+            plan,
+            facts: &self.seen.facts,
+            kubeadm: &self.settings.config.kubeadm,
+            cluster: self.cluster.as_ref(),
+        }
     }
 
     pub(super) async fn reboot(&mut self) {
@@ -232,13 +240,7 @@ impl Engine {
         };
         match result {
             Ok(()) => {}
-            Err(failure) if failure.reason == Reason::ProviderUnavailable => {
-                tracing::warn!(reason = %failure.reason, "told later: {failure}");
-                let failed = Failed { reason: failure.reason, message: failure.summary() };
-                self.journal.postpone(failed, Timestamp::now(), self.limits(), random());
-                self.unsaved = true;
-                return;
-            }
+            Err(failure) if failure.reason == Reason::ProviderUnavailable => return self.put_off(&failure),
             Err(failure) => return self.fail(&failure),
         }
         if self.decide().await == (Decision::Finish { origin }) {
@@ -265,6 +267,15 @@ impl Engine {
         }
         // Last, so that whoever reads the file knows that all of it was done.
         MarkFile { host: &self.host }.mark_initialized(&mark).await
+    }
+
+    /// What depends on someone who is away is done later, which is no attempt.
+    fn put_off(&mut self, failure: &Failure) {
+        tracing::warn!(reason = %failure.reason, "put off: {failure}");
+        let failed = Failed { reason: failure.reason, message: failure.summary() };
+        self.journal.postpone(failed, Timestamp::now(), self.limits(), random());
+        self.unsaved = true;
+        self.save_if_needed();
     }
 
     pub(super) fn fail(&mut self, failure: &Failure) {

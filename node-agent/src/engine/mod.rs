@@ -16,7 +16,7 @@ use tokio::{sync::watch, task::JoinSet, time::sleep};
 
 use crate::{
     config::Settings,
-    decide::{Asked, Decision, Rest, Snapshot, Standing, decide},
+    decide::{Asked, Decision, Rest, Snapshot, Standing, decide, needs_cluster},
     failure::Failure,
     host::Host,
     inhibitor::Inhibitor,
@@ -245,8 +245,7 @@ impl Engine {
         self.cluster = None;
         let Asked::Node(Ok(Request { plan: Some(plan), .. })) = asked else { return };
         let Some(target) = software::kubernetes_of(plan) else { return };
-        let is_there = |name: &str| self.seen.kubernetes_version(name).as_ref() == Some(&target);
-        if is_there(software::KUBERNETES) && is_there("kubelet") {
+        if !needs_cluster(&self.seen, &target) {
             return;
         }
         match self.node.cluster().await {

@@ -104,14 +104,17 @@ impl Software for Kubernetes {
         Ok(observed)
     }
 
+    fn can_begin(&self, task: &Task<'_>, version: &SoftwareVersion) -> Result<(), Failure> {
+        command(task, &parse(version)?).map(drop)
+    }
+
     fn ensure<'a>(
         &'a self,
         task: &'a Task<'a>,
         version: &'a SoftwareVersion,
     ) -> BoxFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
-            let version: KubernetesVersion =
-                version.as_str().parse().map_err(|error| Failure::of(Reason::KubeadmFailed, &error))?;
+            let version = parse(version)?;
             let command = command(task, &version)?;
             provide_images(task, &version).await?;
             // Before it, too: one that fails leaves a copy of etcd's data each time.
@@ -132,6 +135,10 @@ impl Software for Kubernetes {
     }
 }
 
+fn parse(version: &SoftwareVersion) -> Result<KubernetesVersion, Failure> {
+    version.as_str().parse().map_err(|error| Failure::of(Reason::KubeadmFailed, &error))
+}
+
 /// `apply` on the first control plane of a new version, `node` elsewhere. The cluster itself says which this is:
 /// its kubeadm-config has the version that some control plane was upgraded to.
 fn command(task: &Task<'_>, version: &KubernetesVersion) -> Result<String, Failure> {
@@ -139,10 +146,11 @@ fn command(task: &Task<'_>, version: &KubernetesVersion) -> Result<String, Failu
     if task.host.read(STARTED)?.is_some_and(|started| started.trim() == apply) {
         return Ok(apply);
     }
+    // Nobody failed: which command it is can be told as soon as the API server answers.
     let cluster = task.cluster.ok_or_else(|| {
         Failure::new(
-            Reason::KubeadmFailed,
-            "the cluster's kubeadm-config cannot be read, so kubeadm cannot work",
+            Reason::ApiUnreachable,
+            "the cluster's kubeadm-config, which says what kubeadm has to do here, cannot be read",
         )
     })?;
     Ok(if task.facts.control_plane && cluster.version < *version { apply } else { "upgrade node".to_owned() })
@@ -277,9 +285,27 @@ mod tests {
         assert!(bench.observe(&Kubernetes).needs_change(&target));
         // It need not be decided again, so nobody need be asked.
         bench.cluster = None;
+        Kubernetes.can_begin(&bench.task(), &target).unwrap();
         bench.ensure(&Kubernetes, &target).await.unwrap();
         assert_eq!(bench.fake.commands(), ["kubeadm upgrade apply v1.37.1 --yes"]);
         assert!(!bench.observe(&Kubernetes).needs_change(&target));
+    }
+
+    #[tokio::test]
+    async fn without_the_clusters_answer_kubeadm_waits_and_has_not_failed() {
+        for started in [None, Some("upgrade node\n"), Some("upgrade apply v1.36.4 --yes\n")] {
+            let mut bench = bench(true, "1.37.1");
+            if let Some(started) = started {
+                bench.fake.write(STARTED, started);
+            }
+            bench.cluster = None;
+            let target = "1.37.1".parse().unwrap();
+            let refused = Kubernetes.can_begin(&bench.task(), &target).unwrap_err();
+            assert_eq!(refused.reason, Reason::ApiUnreachable);
+            assert_eq!(bench.ensure(&Kubernetes, &target).await.unwrap_err(), refused);
+            assert!(bench.fake.commands().is_empty(), "something was changed");
+            assert_eq!(bench.fake.read(STARTED).as_deref(), started);
+        }
     }
 
     #[tokio::test]

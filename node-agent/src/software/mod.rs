@@ -68,6 +68,11 @@ pub trait Software: Sync + fmt::Debug {
     /// The version it has, as verified on the host.
     fn observe(&self, look: &Look<'_>) -> Result<Observed, Failure>;
 
+    /// Whether it can be changed now, as far as others have to answer first. Asked before anything stops for it.
+    fn can_begin(&self, _: &Task<'_>, _: &SoftwareVersion) -> Result<(), Failure> {
+        Ok(())
+    }
+
     /// Brings it to a version. Called again after a crash at any point, it finishes the work.
     fn ensure<'a>(
         &'a self,
@@ -229,6 +234,7 @@ pub(crate) mod testing {
         pub(crate) contents: Contents,
         pub(crate) plan: Plan,
         pub(crate) cluster: Option<Cluster>,
+        kubeadm: Kubeadm,
     }
 
     impl Bench {
@@ -239,6 +245,7 @@ pub(crate) mod testing {
                 contents: Contents::default(),
                 plan: Plan::default(),
                 cluster: None,
+                kubeadm: Kubeadm::default(),
             }
         }
 
@@ -277,15 +284,18 @@ pub(crate) mod testing {
             software: &dyn Software,
             version: &SoftwareVersion,
         ) -> Result<(), Failure> {
-            let task = Task {
+            software.ensure(&self.task(), version).await
+        }
+
+        pub(crate) fn task(&self) -> Task<'_> {
+            Task {
                 host: &self.fake.host,
                 contents: &self.contents,
                 plan: &self.plan,
                 facts: &self.facts,
-                kubeadm: &Kubeadm::default(),
+                kubeadm: &self.kubeadm,
                 cluster: self.cluster.as_ref(),
-            };
-            software.ensure(&task, version).await
+            }
         }
     }
 }

@@ -199,7 +199,7 @@ pub(crate) async fn another_credential_is_taken_up() -> anyhow::Result<()> {
 }
 
 /// Writes a plan with its permit, and waits until the agent says that it has begun.
-async fn begin(fixture: &Fixture, plan: &Plan) -> anyhow::Result<()> {
+pub(crate) async fn begin(fixture: &Fixture, plan: &Plan) -> anyhow::Result<()> {
     fixture.permit(plan).await?;
     wait_for(Duration::from_secs(20), "the plan has begun", async || {
         let annotations = fixture.annotations().await?;
@@ -230,6 +230,12 @@ fn watches(fixture: &Fixture) -> anyhow::Result<usize> {
 /// An agent that has nothing to do and reaches its server through a relay.
 async fn behind_a_relay(settings: &str) -> anyhow::Result<(Fixture, Relay)> {
     let mut fixture = Fixture::empty(settings).await?;
+    let relay = start_behind_a_relay(&mut fixture).await?;
+    Ok((fixture, relay))
+}
+
+/// The same on a host that was prepared.
+pub(crate) async fn start_behind_a_relay(fixture: &mut Fixture) -> anyhow::Result<Relay> {
     fixture.create_node().await?;
     let mut credential = fixture.server.kubeconfig(IDENTITY, &["system:nodes"])?;
     let cluster = credential.clusters.first_mut().and_then(|entry| entry.cluster.as_mut());
@@ -241,5 +247,5 @@ async fn behind_a_relay(settings: &str) -> anyhow::Result<(Fixture, Relay)> {
     fixture.agent.write(CREDENTIAL, &serde_yaml::to_string(&credential)?)?;
     fixture.agent.start()?;
     fixture.wait_for_state(Phase::Idle, Reason::NoPlan).await?;
-    Ok((fixture, relay))
+    Ok(relay)
 }

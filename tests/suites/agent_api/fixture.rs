@@ -32,7 +32,7 @@ pub(crate) const HAPROXY: &str = "haproxy-config";
 pub(crate) const HAPROXY_FILE: &str = "etc/haproxy/haproxy.cfg";
 
 /// What the cluster's kubeadm-config says.
-const CLUSTER_VERSION: &str = "v1.36.4";
+pub(crate) const CLUSTER_VERSION: &str = "v1.36.4";
 
 /// An answer of the agent takes milliseconds; this is for a machine that does something else as well.
 const PATIENCE: Duration = Duration::from_secs(40);

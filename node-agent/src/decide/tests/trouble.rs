@@ -89,6 +89,23 @@ fn a_host_whose_services_were_not_found_well_is_at_no_plan() {
     check(&case, &kubernetes(OLD));
 }
 
+/// Cut off in the middle, kubeadm's part was finished by a person: the agent runs it again, and that depends on the
+/// cluster although every version is there.
+#[test]
+fn an_unfinished_kubeadm_depends_on_the_cluster_whatever_versions_say() {
+    let (goal, target) = (kubernetes(NEW), NEW.parse().unwrap());
+    for mut case in [Case::worker(NEW), Case::control_plane(NEW)] {
+        assert!(!needs_cluster(&case.host, &target));
+        case.observed(KUBERNETES).stale = true;
+        assert!(needs_cluster(&case.host, &target));
+        let again = Decision::Change { software: name(KUBERNETES), version: version(NEW) };
+        assert_eq!(case.accepted(&goal, Origin::Node).decide(&permitted(&goal)), again);
+    }
+    for part in [KUBERNETES, "kubelet"] {
+        assert!(needs_cluster(&Case::worker(NEW).with(&[(part, OLD)]).host, &target));
+    }
+}
+
 /// A server that answers could be asked for a permit; who may not see the Node has none, however long that lasts.
 #[test]
 fn a_refusal_is_not_waited_out() {
