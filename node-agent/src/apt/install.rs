@@ -1,6 +1,6 @@
 //! Installing exactly one version of a package, and holding it there.
 
-use std::time::Duration;
+use std::{fs, io, time::Duration};
 
 use common::{KubernetesVersion, metadata::Repository, plan::PlanId, state::Reason};
 use program::Program;
@@ -50,6 +50,9 @@ const PIN_PRIORITY: u32 = 1001;
 /// The plan and the sources whose lists were fetched last.
 const FETCHED: &str = "/run/node-agent/lists";
 
+/// Where dpkg keeps what it did since it last wrote the list of all packages anew. Empty unless it works or was cut off.
+const DPKG_JOURNAL: &str = "/var/lib/dpkg/updates";
+
 /// Installs a package in the wanted version from the repositories of the host, and holds it.
 pub async fn install(
     host: &Host,
@@ -81,15 +84,7 @@ async fn install_once(
         })
         .collect::<Result<Vec<_>, _>>()?;
     repositories::remove_others(host, from.repositories)?;
-    let packages = Packages::observe(host).await?;
-    if !packages.unfinished().is_empty() {
-        // A power cut or a failed script left these half done. If they cannot be finished, the new version may
-        // still replace them, so its own failure is the one to tell.
-        let program = debian(Program::new("dpkg")).args(["--configure", "--pending"]).timeout(LIMIT);
-        if let Err(error) = host.run(program).await {
-            tracing::warn!(packages = ?packages.unfinished(), %error, "unfinished packages stay unfinished");
-        }
-    }
+    finish_interrupted(host).await?;
     // Lists of another Kubernetes version may be there, so every plan fetches them anew.
     let mut fetched = from.plan.to_string();
     for source in &sources {
@@ -121,6 +116,27 @@ async fn install_once(
         .arg(format!("{package}={version}"));
     host.run(program).await.map_err(|error| classify(&error))?;
     hold(host, package, &version).await
+}
+
+/// Ends what a power cut or a failed script left half done.
+async fn finish_interrupted(host: &Host) -> Result<(), Failure> {
+    let packages = Packages::observe(host).await?;
+    // Packages may all be whole and dpkg still not have come to its end: then apt refuses to begin.
+    let journal = host.path(DPKG_JOURNAL);
+    let is_cut_off = match fs::read_dir(&journal) {
+        Ok(mut records) => records.next().is_some(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+        Err(error) => return Err(Failure::io("read", &journal, &error)),
+    };
+    if packages.unfinished().is_empty() && !is_cut_off {
+        return Ok(());
+    }
+    // If they cannot be finished, the new version may still replace them, so its own failure is the one to tell.
+    let program = debian(Program::new("dpkg")).args(["--configure", "--pending"]).timeout(LIMIT);
+    if let Err(error) = host.run(program).await {
+        tracing::warn!(packages = ?packages.unfinished(), %error, "what dpkg left unfinished stays so");
+    }
+    Ok(())
 }
 
 /// Makes a version the one that apt would choose, whatever other repositories have: who lifts the hold by mistake gets no
@@ -310,6 +326,28 @@ mod tests {
         });
         run(&fake, Wanted::Upstream("1.37.1")).await.unwrap();
         assert!(fake.commands().iter().any(|command| command == "dpkg --configure --pending"));
+    }
+
+    /// dpkg was cut off between its last word on a package and the end of its own books.
+    #[tokio::test]
+    async fn a_dpkg_that_was_cut_off_is_finished_although_every_package_is_whole() {
+        const FINISH: &str = "dpkg --configure --pending";
+        for (record, expected) in [(None, 0), (Some("/var/lib/dpkg/updates/0007"), 1)] {
+            let fake = FakeHost::new(|command| match command {
+                _ if command.starts_with("dpkg-query") => Ok("kubectl\t1.36.4-1.1\thi \n".to_owned()),
+                _ if command.starts_with("apt-cache") => Ok(MADISON.to_owned()),
+                _ => Ok(String::new()),
+            });
+            std::fs::create_dir_all(fake.host.path("/var/lib/dpkg/updates")).unwrap();
+            if let Some(record) = record {
+                fake.write(record, "Package: kubectl\n");
+            }
+            run(&fake, Wanted::Upstream("1.37.1")).await.unwrap();
+            let commands = fake.commands();
+            assert_eq!(commands.iter().filter(|command| *command == FINISH).count(), expected);
+            let place = |wanted: &dyn Fn(&str) -> bool| commands.iter().position(|command| wanted(command));
+            assert!(place(&|command| command == FINISH) < place(&installing), "{commands:?}");
+        }
     }
 
     #[tokio::test]
