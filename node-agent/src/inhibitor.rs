@@ -36,8 +36,8 @@ impl Inhibitor {
     pub async fn release(mut self) {
         if let Some(mut holder) = self.holder.take() {
             drop(holder.stdin.take());
-            // It ends with its stdin; if it cannot be waited for, dropping it ends it.
-            let _ = holder.wait().await;
+            // It ends with its stdin; if it does not or cannot be waited for, dropping it ends it.
+            let _ = timeout(PATIENCE, holder.wait()).await;
         }
     }
 }
@@ -57,4 +57,21 @@ async fn hold(why: &str) -> io::Result<Child> {
     // An end instead is its failure.
     stdout.read_u8().await?;
     Ok(holder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The clock is stopped, so limits pass at once and only a wait without one takes its time.
+    #[tokio::test(start_paused = true)]
+    async fn a_holder_that_does_not_end_is_not_waited_for_for_ever() {
+        const FOR_EVER: Duration = Duration::from_secs(20);
+        let mut deaf = Command::new("sleep");
+        deaf.arg(FOR_EVER.as_secs().to_string()).stdin(Stdio::piped()).kill_on_drop(true);
+        let inhibitor = Inhibitor { holder: Some(deaf.spawn().unwrap()) };
+        let begun = std::time::Instant::now();
+        inhibitor.release().await;
+        assert!(begun.elapsed() < FOR_EVER / 2, "{:?}", begun.elapsed());
+    }
 }

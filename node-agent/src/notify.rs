@@ -35,7 +35,8 @@ pub fn extend() {
     send(&[NotifyState::ExtendTimeoutUsec(u32::try_from(EXTENSION.as_micros()).unwrap_or(u32::MAX))]);
 }
 
-/// Feeds the watchdog for ever, from the one thread that does everything: if that hangs, so does this.
+/// Feeds the watchdog for ever, from the one thread that does everything: if that is stuck, so is this. It says nothing of
+/// what others of its tasks wait for; they have limits of their own.
 pub async fn feed_watchdog() {
     let Some(limit) = sd_notify::watchdog_enabled() else { return std::future::pending().await };
     loop {

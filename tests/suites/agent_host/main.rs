@@ -2,6 +2,7 @@
 
 mod crashes;
 mod faults;
+mod frozen;
 mod metadata;
 mod reboots;
 
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
             crashes::killed,
         ),
         Case::new(Tier::T4, "a_power_cut_during_apt_is_mended", LIMIT, crashes::power_cut_during_apt),
+        Case::new(Tier::T4, "an_agent_that_hangs_is_started_again", LIMIT, frozen::started_again),
         Case::new(Tier::T4, "a_reboot_that_does_not_help_is_not_repeated", LIMIT, reboots::ineffective),
         Case::new(Tier::T4, "a_reboot_waits_for_whoever_inhibits_it", LIMIT, reboots::inhibited),
     ])
