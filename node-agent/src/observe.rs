@@ -193,6 +193,32 @@ fn parse_services(text: &str, old_program: impl Fn(&str) -> bool) -> BTreeMap<St
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::fake::FakeHost;
+
+    /// dpkg-query reads its whole database whatever it is asked for, so nobody asks for one package alone.
+    #[tokio::test]
+    async fn one_look_asks_dpkg_and_systemd_once_for_all_software() {
+        let fake = FakeHost::new(|command| {
+            let is_dpkg = command.starts_with("dpkg-query");
+            Ok(if is_dpkg { "kubelet\t1.36.4-1.1\thi \nkubectl\t1.36.3-1.1\thi \n" } else { "" }.to_owned())
+        });
+        fake.write("/proc/sys/kernel/random/boot_id", "first\n");
+        let kubeconfig = std::path::Path::new("/etc/kubernetes/kubelet.conf");
+        let desired =
+            software::ALL.iter().map(|one| (software::name_of(*one).unwrap(), "1.36.4".parse().unwrap()));
+        let everything = Plan::new(desired.collect());
+        for plan in [None, Some(&everything)] {
+            let asked = fake.commands().len();
+            let seen = observe(&fake.host, &Contents::default(), kubeconfig, plan).await.unwrap();
+            let commands = &fake.commands()[asked..];
+            let count =
+                |program: &str| commands.iter().filter(|command| command.starts_with(program)).count();
+            assert_eq!((count("dpkg-query"), count("systemctl")), (1, 1), "{commands:?}");
+            for (name, version) in [("kubelet", "1.36.4"), ("kubectl", "1.36.3")] {
+                assert_eq!(seen.kubernetes_version(name), version.parse().ok());
+            }
+        }
+    }
 
     #[test]
     fn services_are_read_from_one_answer() {
