@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use common::{
-    annotations::{self, CHANGES_ALLOWED, PAUSED, PLAN, STATE, desired_version, shorten, write_plan},
+    annotations::{
+        self, CHANGES_ALLOWED, PAUSED, PERMITTED_PLAN, PLAN, STATE, desired_version, shorten, write_plan,
+    },
     plan::SOFTWARE_LIMIT,
     state::State,
 };
@@ -85,10 +87,34 @@ fn nonsense() -> impl Strategy<Value = Annotations> {
     ]
 }
 
-/// With a permit and a pause as they come.
+/// What the permit says it is for.
+#[derive(Debug, Clone)]
+enum For {
+    /// It does not say.
+    Anything,
+    /// The plan that stands beside it, if there is one.
+    This,
+    /// Nothing yet, or a plan that is another one but by chance.
+    Text(String),
+}
+
+fn permitted_plan() -> impl Strategy<Value = For> {
+    let text =
+        prop_oneof![Just(String::new()), some_plan().prop_map(|plan| plan.id().to_string()), garbage(),];
+    prop_oneof![2 => Just(For::Anything), 2 => Just(For::This), 1 => text.prop_map(For::Text)]
+}
+
+/// With a permit, for this plan or another, and a pause as they come.
 fn with_permit(base: impl Strategy<Value = Annotations>) -> impl Strategy<Value = Annotations> {
     let permit = prop_oneof![4 => Just(Some("true".to_owned())), 1 => prop::option::of(garbage())];
-    (base, permit, prop::option::weighted(0.1, garbage())).prop_map(|(mut all, permit, paused)| {
+    let paused = prop::option::weighted(0.1, garbage());
+    (base, permit, permitted_plan(), paused).prop_map(|(mut all, permit, permitted, paused)| {
+        let permitted = match permitted {
+            For::Anything => None,
+            For::This => all.get(PLAN).cloned(),
+            For::Text(text) => Some(text),
+        };
+        all.extend(permitted.map(|value| (PERMITTED_PLAN.to_owned(), value)));
         all.extend(permit.map(|value| (CHANGES_ALLOWED.to_owned(), value)));
         all.extend(paused.map(|value| (PAUSED.to_owned(), value)));
         all
@@ -170,6 +196,7 @@ fn permits(all: &Annotations, plan: &Plan) -> bool {
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect();
     all.get(CHANGES_ALLOWED).is_some_and(|value| value == "true")
+        && all.get(PERMITTED_PLAN).is_none_or(|value| *value == plan.id().to_string())
         && !all.contains_key(PAUSED)
         && asked == write_plan(plan)
 }
