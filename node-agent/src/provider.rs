@@ -8,8 +8,8 @@ use common::{
 };
 use futures::future::BoxFuture;
 use reqwest::{
-    Certificate, Client, StatusCode,
-    header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap},
+    Certificate, Client, Response, StatusCode,
+    header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue},
     redirect,
 };
 use secrecy::{ExposeSecret, SecretString};
@@ -27,6 +27,9 @@ pub const IRONIC_KEY: &str = "infrop_initialized";
 const IRONIC_API_VERSION: &str = "1.31";
 
 const LIMIT: Duration = Duration::from_secs(30);
+
+/// Far more than any error of Ironic's or of a proxy before it; the agent has a few MiB in all.
+const ANSWER_LIMIT: usize = 64 << 10;
 
 /// Someone who wants to know.
 pub trait Provider: Sync {
@@ -81,7 +84,9 @@ impl Provider for IronicNode<'_> {
                 .header(CONTENT_TYPE, "application/json")
                 .body(body.to_string());
             let request = match credential {
-                CredentialKind::Token => request.header("X-Auth-Token", secret.expose_secret()),
+                CredentialKind::Token => {
+                    request.header("X-Auth-Token", token_header(&secret, credential_file)?)
+                }
                 CredentialKind::Basic => match secret.expose_secret().split_once(':') {
                     Some((user, password)) => request.basic_auth(user, Some(password)),
                     None => return Err(Failure::new(Reason::ProviderFailed, wrong_form(credential_file))),
@@ -102,11 +107,34 @@ impl Provider for IronicNode<'_> {
             let passing = status.is_server_error()
                 || [StatusCode::CONFLICT, StatusCode::TOO_MANY_REQUESTS].contains(&status);
             let reason = if passing { Reason::ProviderUnavailable } else { Reason::ProviderFailed };
-            let text = answer.text().await.unwrap_or_default();
+            let text = read_limited(answer).await;
             let text = common::annotations::shorten(&without_secret(text, &secret, &headers));
             Err(Failure::new(reason, format!("Ironic answered {status} to the mark of {node}: {text}")))
         })
     }
+}
+
+/// What an answer says. One that is too long or breaks off is not quoted at all: where it was cut, a part of our secret
+/// could stand that nobody would recognise.
+async fn read_limited(mut answer: Response) -> String {
+    let mut text = Vec::new();
+    loop {
+        match answer.chunk().await {
+            Ok(Some(piece)) if text.len() + piece.len() <= ANSWER_LIMIT => text.extend_from_slice(&piece),
+            Ok(Some(_)) => return format!("more than {} KiB of text", ANSWER_LIMIT >> 10),
+            Ok(None) => return String::from_utf8_lossy(&text).into_owned(),
+            Err(_) => return String::new(),
+        }
+    }
+}
+
+/// The token as it is shown to Ironic, and to nobody who prints the request.
+fn token_header(token: &SecretString, path: &Path) -> Result<HeaderValue, Failure> {
+    let mut value = HeaderValue::from_str(token.expose_secret()).map_err(|_| {
+        Failure::new(Reason::ProviderFailed, format!("{} does not hold a token", path.display()))
+    })?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 /// A text from outside without our secret, should it repeat what it was shown. It goes to logs and annotations.
@@ -141,4 +169,21 @@ fn read_secret(path: &Path, kind: CredentialKind) -> Result<SecretString, Failur
         CredentialKind::Token => text.trim(),
     };
     Ok(SecretString::from(secret.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_not_printed_with_its_request() {
+        let path = Path::new("/etc/node-agent/token");
+        let value = token_header(&SecretString::from("gAAAA"), path).unwrap();
+        assert_eq!(value, "gAAAA");
+        let mut headers = HeaderMap::new();
+        headers.insert("X-Auth-Token", value);
+        assert!(!format!("{headers:?}").contains("gAAAA"), "{headers:?}");
+        let failure = token_header(&SecretString::from("gAA\nAA"), path).unwrap_err();
+        assert_eq!(failure.message, "/etc/node-agent/token does not hold a token");
+    }
 }

@@ -114,7 +114,9 @@ pub(crate) async fn ironic_refuses() -> anyhow::Result<()> {
     let basic = basic_header();
     let encoded = basic.trim_start_matches("Basic ");
     let repeats = format!("bad credential agent:{PASSWORD} ({encoded}), token {TOKEN}, sorry");
+    let flood = TOKEN.repeat(100_000);
     for (status, body, words) in [
+        ("502 Bad Gateway", &*flood, ["502", "more than 64 KiB"]),
         ("401 Unauthorized", "who are you?", ["401", "who are you?"]),
         ("404 Not Found", "{\"error_message\": \"no such node\"}", ["404", "no such node"]),
         ("409 Conflict", "the node is locked", ["409", "the node is locked"]),
