@@ -12,6 +12,12 @@ const UNFINISHED: &str = ".node-agent-new";
 
 /// Replaces a file in one step: after a power cut there is the old text or the new one, with these permissions.
 pub fn write(path: &Path, text: &[u8], mode: u32) -> io::Result<()> {
+    replace(path, text, mode, File::sync_all)
+}
+
+/// The same with what brings a file or a directory to the disk, so that a test sees when that is: no power cut of the lab
+/// loses what the kernel still holds.
+fn replace(path: &Path, text: &[u8], mode: u32, sync: impl Fn(&File) -> io::Result<()>) -> io::Result<()> {
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a file's path"));
     };
@@ -19,21 +25,27 @@ pub fn write(path: &Path, text: &[u8], mode: u32) -> io::Result<()> {
     let mut unfinished = name.to_owned();
     unfinished.push(UNFINISHED);
     let unfinished = directory.join(unfinished);
-    let written = write_through(&unfinished, text, mode).and_then(|()| fs::rename(&unfinished, path));
+    let written = write_through(&unfinished, text, mode, &sync).and_then(|()| fs::rename(&unfinished, path));
     if written.is_err() {
         // The first error is the one to tell; what is left is overwritten next time.
         let _ = fs::remove_file(&unfinished);
     }
     written?;
-    File::open(directory)?.sync_all()
+    // Until then only the kernel knows the new name.
+    sync(&File::open(directory)?)
 }
 
-fn write_through(path: &Path, text: &[u8], mode: u32) -> io::Result<()> {
+fn write_through(
+    path: &Path,
+    text: &[u8],
+    mode: u32,
+    sync: impl Fn(&File) -> io::Result<()>,
+) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(path)?;
     // The mode given at creation is cut by the umask, and a leftover has its own.
     file.set_permissions(Permissions::from_mode(mode))?;
     file.write_all(text)?;
-    file.sync_all()
+    sync(&file)
 }
 
 /// Removes a file; one that is not there is fine.
@@ -83,6 +95,38 @@ mod tests {
         remove(&path).unwrap();
         remove(&path).unwrap();
         assert_eq!(read(&path).unwrap(), None);
+    }
+
+    #[test]
+    fn the_text_is_on_the_disk_before_it_has_its_name_and_the_name_before_anything_begins() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("journal");
+        fs::write(&path, "old").unwrap();
+        let synced = std::cell::RefCell::new(Vec::new());
+        let sync = |file: &File| {
+            let metadata = file.metadata()?;
+            let what = if metadata.is_dir() { "directory".to_owned() } else { metadata.len().to_string() };
+            synced.borrow_mut().push((what, read(&path)?.unwrap()));
+            Ok(())
+        };
+        replace(&path, b"newer", 0o600, sync).unwrap();
+        let expected = [("5", "old"), ("directory", "newer")].map(|(what, text)| (what.into(), text.into()));
+        assert_eq!(synced.into_inner(), expected);
+    }
+
+    /// The kernel says of a pipe that it cannot be brought to a disk, so who gets no error has not asked it.
+    #[test]
+    fn it_is_the_kernel_that_is_asked_and_an_error_leaves_the_old_text() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("journal");
+        fs::write(&path, "old").unwrap();
+        let pipe = directory.path().join("journal.node-agent-new");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        // Someone who reads, for a writer waits for that.
+        let _reader = OpenOptions::new().read(true).write(true).open(&pipe).unwrap();
+        let error = write(&path, b"new", 0o600).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(nix::libc::EINVAL), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), b"old");
     }
 
     #[test]
