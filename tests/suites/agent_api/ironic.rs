@@ -30,6 +30,8 @@ struct Credentials {
 
 impl Credentials {
     fn new() -> anyhow::Result<Self> {
+        // Fails only if there is one already, as after a case with an API server.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let directory = tempfile::tempdir()?;
         std::fs::write(directory.path().join("basic"), format!("agent:{PASSWORD}\n"))?;
         std::fs::write(directory.path().join("token"), format!("{TOKEN}\n"))?;
