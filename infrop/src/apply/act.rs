@@ -222,7 +222,7 @@ impl Task<'_> {
         let init = InitConfiguration::new(registration, self.context.api_server(host), Token::throwaway()?);
         let mut parts = vec![serde_json::to_value(init)?];
         parts.extend(self.context.cluster_documents(host, group)?);
-        kubeadm::start(&*self.remote(host).await?, Verb::Init, &documents(parts)?).await?;
+        kubeadm::start(&*self.remote(host).await?, Verb::Init, &documents(parts)).await?;
         self.await_kubeadm(name).await
     }
 
@@ -260,7 +260,7 @@ impl Task<'_> {
             self.lay_down_certificates(first, key).await?;
             join = join.as_control_plane(self.context.api_server(host), key.expose());
         }
-        let config = documents([serde_json::to_value(join)?])?;
+        let config = documents([serde_json::to_value(join)?]);
         kubeadm::start(&*self.remote(host).await?, Verb::Join, &config).await?;
         self.await_kubeadm(name).await
     }
@@ -272,7 +272,7 @@ impl Task<'_> {
             .with_certificate_key(key.expose());
         let mut parts = vec![serde_json::to_value(init)?];
         parts.extend(self.context.cluster_documents(first, group)?);
-        kubeadm::upload_certificates(&*self.remote(first).await?, &documents(parts)?).await?;
+        kubeadm::upload_certificates(&*self.remote(first).await?, &documents(parts)).await?;
         Ok(())
     }
 

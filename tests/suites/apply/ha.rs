@@ -108,8 +108,9 @@ async fn holder_is_cut_off(
     for other in &others {
         faults.heal(&Party::host(&name)?, other).await?;
     }
+    // The address may go back to it, and connections to the other one break once more.
     wait_for(SETTLED, "one of them has the address, and all are Ready", async || {
-        Ok(holder(lab).await.is_ok() && ready(infrastructure, &NODES).await.is_ok())
+        Ok(holder(lab).await.is_ok() && answers(client).await && ready(infrastructure, &NODES).await.is_ok())
     })
     .await
 }

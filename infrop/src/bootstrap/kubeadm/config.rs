@@ -299,6 +299,16 @@ mod tests {
     }
 
     #[test]
+    fn what_is_a_text_is_one_in_any_yaml() {
+        let parts = ["off", "1e3"].map(|name| serde_json::json!({ "name": name, "lines": "a\n---\nb" }));
+        let text = super::super::documents(parts);
+        assert_eq!(
+            text,
+            "{\"lines\":\"a\\n---\\nb\",\"name\":\"off\"}\n---\n{\"lines\":\"a\\n---\\nb\",\"name\":\"1e3\"}\n"
+        );
+    }
+
+    #[test]
     fn components_without_fields_are_left_out() {
         assert!(component("v", "K", &Map::new()).is_none());
         let fields = Map::from_iter([("a".to_owned(), 1.into())]);

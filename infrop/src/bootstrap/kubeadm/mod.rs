@@ -62,10 +62,11 @@ impl Verb {
     }
 }
 
-/// Documents as one YAML text.
-pub fn documents(parts: impl IntoIterator<Item = serde_json::Value>) -> Result<String, serde_yaml::Error> {
-    let texts: Result<Vec<String>, _> = parts.into_iter().map(|part| serde_yaml::to_string(&part)).collect();
-    Ok(texts?.join("---\n"))
+/// Documents as one text. In JSON, which is YAML with quotes around all that is a text: kubeadm, whose YAML is an older one,
+/// takes a host called `off` or `no` for a boolean.
+pub fn documents(parts: impl IntoIterator<Item = serde_json::Value>) -> String {
+    let texts: Vec<String> = parts.into_iter().map(|part| format!("{part}\n")).collect();
+    texts.join("---\n")
 }
 
 /// Takes the lock. Whoever starts a kubeadm while another is reset gives up when its own time is over.
