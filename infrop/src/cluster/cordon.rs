@@ -2,7 +2,7 @@
 //! person's never is.
 
 use common::{annotations::CORDONED_BY, metadata::NodeName};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry};
 use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams},
@@ -38,8 +38,26 @@ impl Cordon {
 
     fn of_node(node: &Node) -> Self {
         let unschedulable = node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false);
-        Self::of(unschedulable, node.annotations().get(CORDONED_BY).map(String::as_str))
+        let mark = node.annotations().get(CORDONED_BY).filter(|_| !has_others_cordon(node));
+        Self::of(unschedulable, mark.map(String::as_str))
     }
+}
+
+/// Whether a cordon is not of the one who left the mark: a person lifted the marked one while no infrop looked, and later
+/// made their own. Both are written at once, so they have one writer, and the API server keeps who wrote a field.
+pub(super) fn has_others_cordon(node: &Node) -> bool {
+    let owner = |path: &[&str]| {
+        let entries = node.metadata.managed_fields.iter().flatten();
+        let owns = |entry: &&ManagedFieldsEntry| {
+            let fields = entry.fields_v1.as_ref().map(|fields| &fields.0);
+            path.iter().try_fold(fields?, |fields, key| fields.get(key)).map(drop)
+        };
+        entries.filter(|entry| owns(entry).is_some()).find_map(|entry| entry.manager.as_deref())
+    };
+    let mark = format!("f:{CORDONED_BY}");
+    let (mark, cordon) =
+        (owner(&["f:metadata", "f:annotations", &mark]), owner(&["f:spec", "f:unschedulable"]));
+    mark.zip(cordon).is_some_and(|(mark, cordon)| mark != cordon)
 }
 
 /// Cordons a Node in the name of `by`, unless it is cordoned; gives the cordon it has now.
@@ -99,6 +117,31 @@ pub(super) async fn change(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cordon_that_another_one_wrote_than_the_mark_is_no_cordon_of_the_mark() {
+        let entry = |manager: &str, fields: Value| json!({ "manager": manager, "fieldsV1": fields });
+        let mark = json!({ "f:metadata": { "f:annotations": { format!("f:{CORDONED_BY}"): {} } } });
+        let cordon = json!({ "f:spec": { "f:unschedulable": {} } });
+        let mut both = mark.clone();
+        both["f:spec"] = cordon["f:spec"].clone();
+        let marked = Cordon::Marked("rollout/x".to_owned());
+        for (entries, expected) in [
+            (vec![entry("infrop", both)], marked.clone()),
+            (vec![entry("infrop", mark.clone()), entry("kubectl-cordon", cordon.clone())], Cordon::Foreign),
+            // Nobody knows who it was.
+            (vec![entry("infrop", mark)], marked.clone()),
+            (vec![entry("kubectl-cordon", cordon)], marked.clone()),
+            (Vec::new(), marked),
+        ] {
+            let node: Node = serde_json::from_value(json!({
+                "metadata": { "annotations": { CORDONED_BY: "rollout/x" }, "managedFields": entries },
+                "spec": { "unschedulable": true },
+            }))
+            .unwrap();
+            assert_eq!(Cordon::of_node(&node), expected, "{entries:?}");
+        }
+    }
 
     #[test]
     fn a_cordon_is_of_the_one_whose_mark_it_has() {

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use common::metadata::NodeName;
+use common::{annotations::CORDONED_BY, metadata::NodeName};
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
@@ -13,7 +13,10 @@ use kube::{
 };
 use serde_json::Value;
 
-use super::error::{Attempt, Error};
+use super::{
+    cordon::has_others_cordon,
+    error::{Attempt, Error},
+};
 use crate::retry;
 
 /// What a control plane's Node is labelled with, by kubeadm.
@@ -50,7 +53,7 @@ pub struct NodeView {
     pub boot_id: String,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// Its annotations.
+    /// Its annotations, without the mark of a cordon that is another's by now.
     pub annotations: BTreeMap<String, String>,
 }
 
@@ -68,6 +71,10 @@ impl NodeView {
             }
             None => Err("its kubelet has not reported yet".to_owned()),
         };
+        let mut annotations = node.annotations().clone();
+        if annotations.contains_key(CORDONED_BY) && has_others_cordon(node) {
+            annotations.remove(CORDONED_BY);
+        }
         let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
         let info = status.and_then(|status| status.node_info.as_ref());
         Some(Self {
@@ -82,7 +89,7 @@ impl NodeView {
             kubelet: info.map(|info| info.kubelet_version.clone()).unwrap_or_default(),
             boot_id: info.map(|info| info.boot_id.clone()).unwrap_or_default(),
             labels: node.labels().clone(),
-            annotations: node.annotations().clone(),
+            annotations,
         })
     }
 }

@@ -2,6 +2,7 @@
 //! comes after it: checks, and what is remembered of a node's turn.
 
 mod answers;
+mod cordons;
 mod fixture;
 mod jobs;
 mod real;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         Case::new(Tier::T3, "a_preview_counts_nothing_down", LIMIT, real::a_preview_counts_nothing_down),
         Case::new(Tier::T3, "two_real_budgets_are_a_mistake", LIMIT, real::two_budgets_are_a_mistake),
         Case::new(Tier::T3, "a_real_namespace_that_ends", LIMIT, real::a_namespace_that_ends),
+        Case::new(Tier::T3, "a_persons_cordon_stays_theirs", LIMIT, cordons::a_persons_cordon_stays_theirs),
         Case::new(Tier::T3, "a_check_is_a_job_to_its_end", LIMIT, jobs::a_job_is_run_to_its_end),
         Case::new(Tier::T3, "a_job_that_was_left_goes", LIMIT, jobs::a_job_that_was_left_goes),
         Case::new(Tier::T3, "a_turn_is_checked_and_remembered", LIMIT, turn::checked_measured_and_remembered),
