@@ -193,6 +193,31 @@ mod tests {
         }
     }
 
+    /// Answers and the watch overtake each other, and a decision on what was would permit a node twice.
+    #[test]
+    fn what_is_older_than_what_is_known_is_no_news() {
+        type Comes = fn(&mut World, Node);
+        let ways: [(&str, Comes); 3] = [
+            ("an event", |world, node| drop(world.take(&Event::Apply(node)))),
+            ("a list", |world, node| {
+                world.take(&Event::Init);
+                world.take(&Event::InitApply(node));
+            }),
+            ("an answer", |world, node| take_answer(&mut world.members, &node, Timestamp::UNIX_EPOCH)),
+        ];
+        for (what, comes) in ways {
+            // The second is one digit longer: these are numbers.
+            for (version, known) in [(9, 10), (100, 100), (99, 100), (101, 101)] {
+                let mut world = World::new();
+                if known >= 100 {
+                    world.take(&Event::Apply(node("w-1", "a", 100)));
+                }
+                comes(&mut world, node("w-1", "a", version));
+                assert_eq!(world.shown()[0], format!("w-1 a{known} known"), "{what} of {version}");
+            }
+        }
+    }
+
     #[test]
     fn an_answer_that_comes_after_its_node_went_brings_nobody_back() {
         let mut world = World::new();

@@ -143,3 +143,27 @@ fn a_mark_does_not_outlive_its_cordon() {
     snapshot.members.get_mut(&"w-1".parse().unwrap()).unwrap().failed = Some("no".into());
     assert_eq!(stage(&snapshot, "w-1"), (Stage::Failed, Reason::ActionFailed));
 }
+
+/// The model has no other versions than those that follow each other: here are some.
+#[test]
+fn only_a_version_that_follows_its_own_is_begun() {
+    for (kubelet, begins) in [
+        ("v1.37.0", true),
+        ("v1.36.4", true),
+        ("v1.35.9", false),
+        ("v1.9.0", false),
+        ("v1.37.2", false),
+        ("v1.38.0", false),
+    ] {
+        for name in ["w-1", "cp-1"] {
+            let mut snapshot = snapshot(&[name], &plan("1.37.1"));
+            voters(&mut snapshot, &[("cp-1", true)]);
+            annotate(&mut snapshot, name, SAVED, &saved());
+            change(&mut snapshot, name, |node| node.kubelet = kubelet.into());
+            let expected = if begins { vec![format!("permit changes on {name}")] } else { Vec::new() };
+            assert_eq!(actions(&snapshot), expected, "{name} at {kubelet}");
+            let expected = if begins { Reason::Next } else { Reason::VersionSkew };
+            assert_eq!(stage(&snapshot, name).1, expected, "{name} at {kubelet}");
+        }
+    }
+}
