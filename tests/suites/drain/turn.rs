@@ -4,12 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context, bail, ensure};
 use common::{
-    annotations::{
-        self, CHANGES_ALLOWED, CORDONED_BY, EXCLUDED_BY, HISTORY, PLAN, PLAN_OBSERVED, READY, STATE,
-    },
+    annotations::{CORDONED_BY, EXCLUDED_BY, HISTORY},
     metadata::NodeName,
-    plan::Plan,
-    state::{Phase, Reason, State},
 };
 use infrop::{
     apply::{Event, Progress},
@@ -20,101 +16,27 @@ use infrop::{
         policy::{Drain, Limits, Own, Policy},
     },
 };
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, Client, ResourceExt,
-    api::{ListParams, Patch, PatchParams, PostParams},
+    api::{ListParams, Patch, PatchParams},
 };
 use serde_json::{Value, json};
 use tests::api_server::ApiServer;
 
-const BOOT: &str = "b1";
+use crate::nodes::{plan, play_agent, register};
 
 const EXCLUDE: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
-/// How often its agent looks.
-const INTERVAL: Duration = Duration::from_millis(100);
-
 /// Nobody watches.
 #[derive(Debug)]
-struct Quiet;
+pub(crate) struct Quiet;
 
 impl Progress for Quiet {
     fn event(&self, _: &Event) {}
 
     fn waiting(&self, _: &BTreeMap<NodeName, String>) {}
-}
-
-fn plan(version: &str) -> anyhow::Result<Plan> {
-    Ok(Plan::new([("thing".parse()?, version.parse()?)].into()))
-}
-
-/// What an agent says of a host that is at a plan.
-fn at(plan: &Plan) -> anyhow::Result<BTreeMap<String, String>> {
-    let state = State {
-        phase: Phase::Idle,
-        reason: Reason::UpToDate,
-        message: String::new(),
-        since: Timestamp::now(),
-        attempt: 0,
-        boot_id: BOOT.to_owned(),
-        agent_version: "0.1.0".to_owned(),
-    };
-    let current =
-        plan.desired.iter().map(|(name, version)| (annotations::current_version(name), version.to_string()));
-    let said = [
-        (READY.to_owned(), "true".to_owned()),
-        (PLAN_OBSERVED.to_owned(), plan.id().to_string()),
-        (STATE.to_owned(), serde_json::to_string(&state)?),
-    ];
-    Ok(current.chain(said).collect())
-}
-
-async fn annotate(nodes: &Api<Node>, name: &str, values: impl serde::Serialize) -> anyhow::Result<Node> {
-    let patch = Patch::Merge(json!({ "metadata": { "annotations": values } }));
-    Ok(nodes.patch(name, &PatchParams::default(), &patch).await?)
-}
-
-/// Makes a Node that is Ready and at a plan.
-async fn register(admin: &Client, name: &str, plan: &Plan) -> anyhow::Result<()> {
-    let nodes = Api::<Node>::all(admin.clone());
-    let node = serde_json::from_value(json!({ "metadata": { "name": name } }))?;
-    nodes.create(&PostParams::default(), &node).await?;
-    let info = [
-        "machineID",
-        "systemUUID",
-        "kernelVersion",
-        "osImage",
-        "containerRuntimeVersion",
-        "kubeProxyVersion",
-        "operatingSystem",
-        "architecture",
-    ];
-    let mut info: BTreeMap<&str, &str> = info.into_iter().map(|key| (key, "x")).collect();
-    info.extend([("bootID", BOOT), ("kubeletVersion", "v1.37.1")]);
-    let condition = json!({ "type": "Ready", "status": "True", "lastTransitionTime": Timestamp::now(),
-        "lastHeartbeatTime": Timestamp::now(), "reason": "x", "message": "x" });
-    let status = json!({ "status": { "nodeInfo": info, "conditions": [condition] } });
-    nodes.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await?;
-    let mut values = at(plan)?;
-    values.extend(annotations::write_plan(plan));
-    annotate(&nodes, name, values).await?;
-    Ok(())
-}
-
-/// Reaches each plan that it has a permit for; gives the Node as it was then.
-async fn play_agent(admin: &Client, name: &str, target: &Plan) -> anyhow::Result<Node> {
-    let nodes = Api::<Node>::all(admin.clone());
-    loop {
-        let node = nodes.get(name).await?;
-        let has = |key: &str, value: &str| node.annotations().get(key).is_some_and(|found| found == value);
-        if has(CHANGES_ALLOWED, "true") && has(PLAN, target.id().as_str()) {
-            annotate(&nodes, name, at(target)?).await?;
-            return Ok(node);
-        }
-        tokio::time::sleep(INTERVAL).await;
-    }
 }
 
 /// The Events of a Node.
