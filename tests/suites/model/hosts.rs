@@ -64,7 +64,11 @@ pub(super) fn apply(world: &mut World, mut state: State, one: Move) -> Outcome {
         Move::PersonCordons(id) => {
             state.left.cordons -= 1;
             state.hosts.at_mut(id).foreign = true;
-            state.write(id, |node| node.cordon = Cordon::Foreign);
+            // A mark that was left makes it look like a rollout's.
+            state.write(id, |node| {
+                let marked = node.cordon == Cordon::Lifted;
+                node.cordon = if marked { Cordon::Rollout } else { Cordon::Foreign };
+            });
         }
         Move::PersonUncordons(id) => {
             state.left.uncordons -= 1;

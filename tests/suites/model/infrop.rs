@@ -112,6 +112,14 @@ impl Decider {
                     .collect());
             }
         }
+        if self.guard == Some(Guard::NodeReady) {
+            for one in Id::ALL {
+                let well =
+                    self.snapshot(facts, process, |id, node| Node { up: node.up || id == one, ..node })?;
+                let permit = Action::Permit(facts.names.at(one).clone());
+                add(decide(&well).actions.into_iter().filter(|action| *action == permit).collect());
+            }
+        }
         self.translate(facts, process, &decision)
     }
 
@@ -198,17 +206,24 @@ impl Decider {
     }
 
     fn etcd(&self, facts: &Facts, process: &Process) -> EtcdSeen {
-        let Etcd::Voters { well, old, .. } = process.etcd else { return EtcdSeen::default() };
-        let voters = Id::ALL.into_iter().filter(|id| facts.is_plane(*id));
-        let is_well = |id: Id| well & id.bit() != 0 || self.guard == Some(Guard::EtcdWell);
-        let voters = voters.map(|id| (facts.names.at(id).to_string(), is_well(id))).collect();
+        let voters = |well: u8| {
+            let voters = Id::ALL.into_iter().filter(|id| facts.is_plane(*id));
+            let is_well = |id: Id| well & id.bit() != 0 || self.guard == Some(Guard::EtcdWell);
+            snapshot::Etcd::Voters(voters.map(|id| (facts.names.at(id).to_string(), is_well(id))).collect())
+        };
+        let (etcd, old) = match process.etcd {
+            Etcd::Unknown => return EtcdSeen::default(),
+            Etcd::Voters { well, old, .. } => (voters(well), old),
+            Etcd::Silent { old } if self.guard == Some(Guard::EtcdAnswers) => (voters(u8::MAX), old),
+            Etcd::Silent { old } => (snapshot::Etcd::Silent("no answer".to_owned()), old),
+        };
         let at = if old && self.guard != Some(Guard::EtcdAge) {
             facts.now - SignedDuration::from_mins(30)
         } else {
             facts.now
         };
         let since = if process.impatient { at - facts.policy.patience } else { at };
-        EtcdSeen { etcd: snapshot::Etcd::Voters(voters), at, since }
+        EtcdSeen { etcd, at, since }
     }
 
     fn action(&self, facts: &Facts, busy: Busy, name: &NodeName) -> Option<Action> {
@@ -236,6 +251,7 @@ impl Decider {
             Some(Guard::KubeletBoot) => (node.up, node.kubelet_boot) = (true, node.agent_boot),
             Some(Guard::AgentsWord) if node.plan => (node.ready, node.observed) = (true, true),
             Some(Guard::Versions) => node.current = facts.whole(id),
+            Some(Guard::LeftMark) if node.cordon == Cordon::Lifted => node.cordon = Cordon::None,
             Some(Guard::InfropPause) => node.paused = false,
             Some(Guard::EtcdSaved) => node.saved = true,
             Some(Guard::CordonFirst) if node.permit && node.cordon == Cordon::None => {

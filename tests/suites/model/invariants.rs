@@ -46,6 +46,9 @@ pub(crate) fn on_permit(facts: &Facts, process: &Process, id: Id) -> Result<(), 
     if others(facts, id).filter(is_away).count() >= limit {
         return broken(name, format!("{id:?} is permitted while others are away"));
     }
+    if !process.nodes.at(id).node.up {
+        return broken(name, format!("{id:?} is permitted although its kubelet does not report"));
+    }
     if process.nodes.at(id).node.paused {
         return broken("I4", format!("{id:?} is permitted although a person paused it"));
     }
@@ -55,7 +58,7 @@ pub(crate) fn on_permit(facts: &Facts, process: &Process, id: Id) -> Result<(), 
 fn etcd(facts: &Facts, process: &Process, id: Id) -> Result<(), Broken> {
     let voters = Id::ALL.into_iter().filter(|id| facts.is_plane(*id)).count();
     let Etcd::Voters { well, old, used } = process.etcd else {
-        return broken("I3", "a control plane is permitted and nobody looked at etcd");
+        return broken("I3", "a control plane is permitted and nobody knows how etcd is");
     };
     let left = others(facts, id).filter(|other| well & other.bit() != 0).count();
     if voters > 1 && left < voters / 2 + 1 {

@@ -11,8 +11,12 @@ pub(crate) enum Guard {
     OwnPermits,
     /// Control planes go one after the other.
     PlanesOneByOne,
+    /// infrop begins no node whose kubelet does not report.
+    NodeReady,
     /// etcd's voters are looked at before a control plane goes.
     EtcdWell,
+    /// An etcd that cannot be asked keeps control planes back.
+    EtcdAnswers,
     /// That look is forgotten when a control plane was begun.
     EtcdAnew,
     /// An old look is none.
@@ -31,6 +35,8 @@ pub(crate) enum Guard {
     OlderEvents,
     /// Only a cordon with a rollout's mark is lifted.
     CordonMark,
+    /// The mark of a cordon that a person lifted goes, too.
+    LeftMark,
     /// A node is back when its kubelet says so in the version that its agent speaks of.
     KubeletVersion,
     /// And in the boot.

@@ -151,10 +151,16 @@ pub(super) fn looks(world: &mut World, mut state: State, who: Who) -> Outcome {
     decide(world, state, who)
 }
 
+pub(super) fn looks_in_vain(world: &mut World, mut state: State, who: Who) -> Outcome {
+    state.left.vain_looks -= 1;
+    let process = state.process_mut(who);
+    process.looking = false;
+    process.etcd = Etcd::Silent { old: false };
+    decide(world, state, who)
+}
+
 pub(super) fn time_passes(world: &mut World, mut state: State, who: Who) -> Outcome {
-    if let Etcd::Voters { old, .. } = &mut state.process_mut(who).etcd {
-        *old = true;
-    }
+    state.process_mut(who).etcd.age();
     decide(world, state, who)
 }
 

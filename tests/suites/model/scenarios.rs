@@ -20,6 +20,7 @@ const NONE: Nuisances = Nuisances {
     failures: 0,
     gone: 0,
     deaths: 0,
+    vain_looks: 0,
     silences: 0,
     cordons: 0,
     uncordons: 0,
@@ -112,6 +113,14 @@ const RESTART: Scenario = Scenario {
     ..QUIET
 };
 
+/// Nobody wants anything of a node that is not there.
+const GONE_WITHDRAWN: Scenario = Scenario {
+    name: "a_restart_that_never_ends_and_a_permit_that_goes",
+    shape: Shape::Restart,
+    nuisances: Nuisances { gone: 1, withdrawals: 1, ..NONE },
+    ..QUIET
+};
+
 const INEFFECTIVE: Scenario = Scenario {
     name: "restarts_in_vain",
     shape: Shape::Restart,
@@ -155,6 +164,13 @@ const PLANES: Scenario = Scenario {
     name: "three_control_planes",
     shape: Shape::Planes,
     nuisances: Nuisances { deaths: 1, cordons: 1, uncordons: 1, ..NONE },
+    ..QUIET
+};
+
+const PLANES_SILENT_ETCD: Scenario = Scenario {
+    name: "three_control_planes_and_an_etcd_that_cannot_be_asked",
+    shape: Shape::Planes,
+    nuisances: Nuisances { vain_looks: 1, ..NONE },
     ..QUIET
 };
 
@@ -215,12 +231,14 @@ pub(crate) const ALL: &[Scenario] = &[
     BROKEN,
     LIFTED,
     RESTART,
+    GONE_WITHDRAWN,
     INEFFECTIVE,
     HELD,
     GENTLE,
     PAUSED,
     RESUMED,
     PLANES,
+    PLANES_SILENT_ETCD,
     PLANES_TWO,
     PLANES_CRASHES,
     PLANES_PERSON,
@@ -234,7 +252,9 @@ const GUARDS: &[(Guard, Scenario, &str)] = &[
     (Guard::Capacity, QUIET, "I1"),
     (Guard::OwnPermits, PERSON, "I1"),
     (Guard::PlanesOneByOne, PLANES, "I2"),
+    (Guard::NodeReady, GONE_WITHDRAWN, "I1"),
     (Guard::EtcdWell, PLANES, "I3"),
+    (Guard::EtcdAnswers, PLANES_SILENT_ETCD, "I3"),
     (Guard::EtcdAnew, PLANES, "I3"),
     (Guard::EtcdAge, PLANES, "I3"),
     (Guard::EtcdSaved, QUIET, "I3"),
@@ -244,6 +264,7 @@ const GUARDS: &[(Guard, Scenario, &str)] = &[
     (Guard::Precondition, PERSON, "I5"),
     (Guard::OlderEvents, PAUSED, "I1"),
     (Guard::CordonMark, CORDONED, "I5"),
+    (Guard::LeftMark, LIFTED, "I5"),
     (Guard::KubeletVersion, QUIET, "I1"),
     (Guard::KubeletBoot, RESTART, "I1"),
     (Guard::AgentsWord, QUIET, "I1"),

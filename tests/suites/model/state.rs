@@ -280,6 +280,22 @@ pub(crate) enum Etcd {
     /// Which voters are well, by bits; whether that was seen long ago; and, for invariants only, whether a control
     /// plane was begun since.
     Voters { well: u8, old: bool, used: bool },
+    /// It could not be asked; and whether that was long ago.
+    Silent { old: bool },
+}
+
+impl Etcd {
+    /// Time passes: what was seen is old.
+    pub(crate) fn age(&mut self) {
+        if let Self::Voters { old, .. } | Self::Silent { old } = self {
+            *old = true;
+        }
+    }
+
+    /// Whether it was looked at, and not long ago.
+    pub(crate) fn is_recent(self) -> bool {
+        matches!(self, Self::Voters { old: false, .. } | Self::Silent { old: false })
+    }
 }
 
 /// A process of infrop.
@@ -322,6 +338,8 @@ pub(crate) struct Nuisances {
     /// A restart never ends, or a host goes by itself.
     pub(crate) gone: u8,
     pub(crate) deaths: u8,
+    /// etcd cannot be asked.
+    pub(crate) vain_looks: u8,
     /// An agent does not reach the API server for a while.
     pub(crate) silences: u8,
     /// Persons.
@@ -393,6 +411,7 @@ pub(crate) enum Move {
     /// A write of a process that ended is lost.
     Lost(Who, Id),
     LooksAtEtcd(Who),
+    LooksInVain(Who),
     /// The list of all Nodes, after a start.
     Lists(Who),
     /// A watch event.

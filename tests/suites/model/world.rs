@@ -151,7 +151,10 @@ impl World {
         let running = Who::ALL.into_iter().filter(|who| state.process(*who).stage == Stage::Running);
         let impatient = |who: &Who| state.process(*who).impatient;
         let well = invariants::well(&self.facts, &state.hosts);
-        let outdated = |who: &Who| matches!(state.process(*who).etcd, Etcd::Voters { well: seen, old: false, .. } if seen != well);
+        let outdated = |who: &Who| {
+            let etcd = state.process(*who).etcd;
+            etcd.is_recent() && !matches!(etcd, Etcd::Voters { well: seen, .. } if seen == well)
+        };
         let mut moves: Vec<Move> = running.clone().filter(outdated).map(Move::TimePasses).collect();
         moves.extend(running.clone().filter(|who| !impatient(who)).map(Move::Impatient));
         let nobody =
@@ -186,8 +189,11 @@ impl World {
             if process.stage != Stage::Running {
                 continue;
             }
-            if matches!(process.etcd, Etcd::Voters { old: false, .. }) {
+            if process.etcd.is_recent() {
                 moves.push(Move::TimePasses(who));
+            }
+            if process.looking && left.vain_looks > 0 {
+                moves.push(Move::LooksInVain(who));
             }
             for id in Id::ALL {
                 let seen = process.nodes.at(id);
@@ -224,7 +230,11 @@ impl World {
         add(left.deaths, up && self.facts.is_plane(id), Move::Dies(id));
         add(left.silences, up && !host.silent && host.book.active, Move::Silent(id));
         // One that comes before infrop saw the other go would have infrop's mark, and nobody could tell.
-        add(left.cordons, node.cordon == Cordon::None, Move::PersonCordons(id));
+        let saw_it_go = |who: Who| state.process(who).nodes.at(id).node.cordon == Cordon::Lifted;
+        let mark_is_left = self.guard == Some(Guard::LeftMark)
+            && node.cordon == Cordon::Lifted
+            && Who::ALL.into_iter().any(saw_it_go);
+        add(left.cordons, node.cordon == Cordon::None || mark_is_left, Move::PersonCordons(id));
         let cordoned = host.foreign || node.cordon == Cordon::Rollout;
         add(left.uncordons, cordoned, Move::PersonUncordons(id));
         add(left.withdrawals, node.permit, Move::PersonWithdraws(id));
@@ -238,6 +248,7 @@ impl World {
             Move::Arrives(who, id) => process::arrives(self, *state, who, id),
             Move::Lost(who, id) => Ok(Ok(process::lose(*state, who, id))),
             Move::LooksAtEtcd(who) => process::looks(self, *state, who),
+            Move::LooksInVain(who) => process::looks_in_vain(self, *state, who),
             Move::Lists(who) => process::lists(self, *state, who),
             Move::Sees(who, id) => process::sees(self, *state, who, id),
             Move::SeesOlder(who, id) => process::sees_older(self, *state, who, id),
