@@ -2,10 +2,11 @@
 
 use anyhow::ensure;
 use infrop::provider::lab::Power;
+use serde_json::Value;
 use tests::{
     agent::{self, KILLER, KILLS, install, metadata, wait_for_phase},
     fingerprint::{Fingerprint, Meant},
-    lab::TestLab,
+    lab::{TestLab, wait_for},
 };
 
 use crate::{PATIENCE, versions};
@@ -35,8 +36,16 @@ pub(crate) async fn killed() -> anyhow::Result<()> {
         // The restart was ordered by an agent that died before logind heard of it. After so many attempts the next one is
         // minutes away.
         wait_for_phase(lab, "a", PATIENCE, "Retrying", "RebootFailed").await?;
-        // The killer may get there first.
-        lab.run("a", "timeout 60 bash -c 'until node-agent retry; do sleep 0.2; done'").await?;
+        // The killer may get there first, and also right after the agent said yes, before it wrote that down.
+        wait_for(PATIENCE, "the restart is tried again", async || {
+            let Ok(status) = agent::status(lab, "a").await else { return Ok(false) };
+            let phase = status.pointer("/service/state/phase").and_then(Value::as_str);
+            if phase == Some("Retrying") {
+                let _ = lab.run("a", "node-agent retry").await;
+            }
+            Ok(phase == Some("Idle"))
+        })
+        .await?;
         wait_for_phase(lab, "a", PATIENCE, "Idle", "UpToDate").await?;
         let kills = lab.run("a", &format!("cat {KILLS}")).await?;
         for step in ["none", "containerd", "kubeadm", "kubelet", "kubectl", "reboot", "restart"] {
