@@ -21,7 +21,7 @@ pub use self::{
 use super::snapshot::{Cluster, ClusterView, Group, Host, Role, Snapshot};
 use crate::{
     bootstrap::host::{HostReport, KubeadmState},
-    cluster::NodeView,
+    cluster::{NodeView, Removing},
     provider::{Ownership, Power, Spares},
 };
 
@@ -314,7 +314,8 @@ fn next(snapshot: &Snapshot, name: &NodeName, host: &Host, group: &Group, decisi
         }
         Ownership::Unknown(why) => return Next::Blocked(format!("nobody knows what is on it: {why}")),
     }
-    if shrink::is_leaving(snapshot, name).is_some() {
+    // One that has lost more than its pods waits for its turn to go.
+    if shrink::is_leaving(snapshot, name) == Some(Removing::Surplus) {
         return Next::Do(Action::Keep(name.clone()));
     }
     if host.compute.power == Power::Off {

@@ -13,7 +13,7 @@ use crate::{
         foresee::foresee,
         snapshot::{Agreed, Peers, Removals},
     },
-    cluster::{NodeView, REMOVING, Removing},
+    cluster::{NodeView, REMOVING},
     provider::{Compute, Power},
 };
 

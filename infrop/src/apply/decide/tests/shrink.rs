@@ -34,6 +34,10 @@ fn a_host_whose_removal_was_begun_is_kept_if_it_is_wanted_again_and_has_lost_onl
     // Also if another goes for good.
     wanted.removals.replace = [name("w-2")].into();
     assert_eq!(actions(&wanted), ["remove w-2", "keep w-1"]);
+    // One that goes for good is never kept, also if another goes first.
+    let mut bound = mark(Removing::ForGood.as_str());
+    bound.removals.replace = [name("w-2")].into();
+    assert_eq!(actions(&bound), ["remove w-2"]);
     let mut surplus = mark(Removing::Surplus.as_str());
     surplus.groups[1].count = 1;
     assert_eq!(actions(&surplus), ["remove w-1"]);
