@@ -104,9 +104,7 @@ impl DocumentArguments {
         version: KubernetesVersion,
         shared: &Shared,
     ) -> anyhow::Result<Context> {
-        let mut infrastructure = self.read()?;
-        infrastructure.software.kubernetes = version;
-        self.context_with(infrastructure, shared, Need::Look).await
+        self.context_with(self.read_at(version)?, shared, Need::Look).await
     }
 
     /// The same as [`Self::context`] with another Kubernetes version, on the way to the document's.
@@ -115,9 +113,13 @@ impl DocumentArguments {
         version: KubernetesVersion,
         shared: &Shared,
     ) -> anyhow::Result<Context> {
+        self.context_of(self.read_at(version)?, shared).await
+    }
+
+    fn read_at(&self, version: KubernetesVersion) -> anyhow::Result<Infrastructure> {
         let mut infrastructure = self.read()?;
         infrastructure.software.kubernetes = version;
-        self.context_of(infrastructure, shared).await
+        Ok(infrastructure)
     }
 
     fn read(&self) -> anyhow::Result<Infrastructure> {

@@ -321,40 +321,6 @@ fn as_many_are_begun_at_once_as_may_be_away() {
     assert_eq!(reason(&decide(&snapshot), "w-10"), Reason::CanaryFirst);
 }
 
-/// Whoever is away for another reason is no canary, or nobody would ever be begun.
-#[test]
-fn the_first_of_a_group_are_those_that_were_begun() {
-    type Hinder = fn(&mut Snapshot, &str);
-    let permitted: Hinder = |snapshot, name| annotate(snapshot, name, CHANGES_ALLOWED, "true");
-    let failed: Hinder =
-        |snapshot, name| says(snapshot, name, Phase::Quarantined, AgentReason::PackageFailed);
-    let dead: Hinder = |snapshot, name| change(snapshot, name, |node| node.ready = Err("no".into()));
-    let drained: Hinder = |snapshot, name| {
-        change(snapshot, name, |node| {
-            reach(node, &plan("1.37.1"), now());
-            node.cordoned = true;
-        });
-    };
-    for (hinder, expected) in [
-        (permitted, &[][..]),
-        (failed, &[]),
-        (dead, &["permit changes on w-2"]),
-        // It is through, so the others may go.
-        (drained, &["permit changes on w-2", "permit changes on w-3", "permit changes on w-4"]),
-    ] {
-        let mut snapshot = snapshot(&["w-1", "w-2", "w-3", "w-4"], &plan("1.37.1"));
-        snapshot.policy.max_failed = 9;
-        snapshot
-            .policy
-            .groups
-            .insert("w".into(), Limits { max_unavailable: Amount::Nodes(4), canary: 1, ..Limits::default() });
-        hinder(&mut snapshot, "w-1");
-        let actions = actions(&snapshot);
-        let begun: Vec<&String> = actions.iter().filter(|action| action.starts_with("permit")).collect();
-        assert_eq!(begun, expected);
-    }
-}
-
 #[test]
 fn zones_go_one_after_the_other() {
     let mut snapshot = snapshot(&["w-1", "w-2", "w-3"], &plan("1.37.1"));

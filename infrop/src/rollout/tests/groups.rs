@@ -279,6 +279,40 @@ fn groups_of_a_lower_order_go_first() {
     assert_eq!(actions(&snapshot), ["permit changes on b-1"]);
 }
 
+/// Whoever is away for another reason is no canary, or nobody would ever be begun.
+#[test]
+fn the_first_of_a_group_are_those_that_were_begun() {
+    type Hinder = fn(&mut Snapshot, &str);
+    let permitted: Hinder = |snapshot, name| annotate(snapshot, name, CHANGES_ALLOWED, "true");
+    let failed: Hinder =
+        |snapshot, name| says(snapshot, name, Phase::Quarantined, AgentReason::PackageFailed);
+    let dead: Hinder = |snapshot, name| change(snapshot, name, |node| node.ready = Err("no".into()));
+    let drained: Hinder = |snapshot, name| {
+        change(snapshot, name, |node| {
+            reach(node, &plan("1.37.1"), now());
+            node.cordoned = true;
+        });
+    };
+    for (hinder, expected) in [
+        (permitted, &[][..]),
+        (failed, &[]),
+        (dead, &["permit changes on w-2"]),
+        // It is through, so the others may go.
+        (drained, &["permit changes on w-2", "permit changes on w-3", "permit changes on w-4"]),
+    ] {
+        let mut snapshot = snapshot(&["w-1", "w-2", "w-3", "w-4"], &plan("1.37.1"));
+        snapshot.policy.max_failed = 9;
+        snapshot
+            .policy
+            .groups
+            .insert("w".into(), Limits { max_unavailable: Amount::Nodes(4), canary: 1, ..Limits::default() });
+        hinder(&mut snapshot, "w-1");
+        let actions = actions(&snapshot);
+        let begun: Vec<&String> = actions.iter().filter(|action| action.starts_with("permit")).collect();
+        assert_eq!(begun, expected);
+    }
+}
+
 /// Before its window opens a plan shows all the same what will be done, and a run does nothing.
 #[test]
 fn a_rollout_is_foreseen_also_while_its_windows_are_closed() {
