@@ -68,9 +68,9 @@ pub(super) async fn run(root: PathBuf, output: Output) -> anyhow::Result<u8> {
         })
     };
     let mut decision = next(&journal);
-    if let Decision::Accept { plan, origin: origin @ Origin::Node } = decision {
+    if let Decision::Accept { plan, origin: origin @ Origin::Node, permitted } = decision {
         // The first change says more than "begin the plan".
-        journal.accept(plan, origin, Timestamp::now());
+        journal.accept(plan, origin, permitted, Timestamp::now());
         decision = next(&journal);
     }
     let software = software(&seen, plan.as_ref());

@@ -72,6 +72,8 @@ pub enum Decision {
         plan: Plan,
         /// Who asked.
         origin: Origin,
+        /// Whether it may change anything. What is at its versions is also looked at without a permit.
+        permitted: bool,
     },
     /// Bring a software to a version.
     Change {
@@ -240,7 +242,7 @@ fn pursue(
             // Metadata is finished by telling the provider, also if there was nothing to change; and where services
             // were last found broken, or not looked at since a change, right versions are not enough.
             None if origin == Origin::Metadata || journal.unverified => {
-                Decision::Accept { plan: plan.clone(), origin }
+                Decision::Accept { plan: plan.clone(), origin, permitted: permit.is_ok() }
             }
             None => {
                 rest(Phase::Idle, Reason::UpToDate, "all versions are the desired ones", Standing::At(id))
@@ -261,7 +263,9 @@ fn pursue(
         };
         return rest(Phase::Waiting, reason, &message, standing);
     }
-    let Some(active) = active else { return Decision::Accept { plan: plan.clone(), origin } };
+    let Some(active) = active else {
+        return Decision::Accept { plan: plan.clone(), origin, permitted: true };
+    };
     if let (Some(until), Some(failed)) = (active.retry_at, &active.failure)
         && until > snapshot.now
     {

@@ -105,7 +105,7 @@ impl Case {
     }
 
     fn accepted(mut self, plan: &Plan, origin: Origin) -> Self {
-        self.journal.accept(plan.clone(), origin, self.now);
+        self.journal.accept(plan.clone(), origin, true, self.now);
         self
     }
 
@@ -192,7 +192,10 @@ fn metadata_is_followed_from_a_bare_host_to_an_initialized_one() {
     for (software, text) in &all {
         case = case.delivered(software, text);
     }
-    assert_eq!(case.decide(&asked), Decision::Accept { plan: goal.clone(), origin: Origin::Metadata });
+    assert_eq!(
+        case.decide(&asked),
+        Decision::Accept { plan: goal.clone(), origin: Origin::Metadata, permitted: true }
+    );
     case = case.accepted(&goal, Origin::Metadata);
     let order: Vec<&str> = all.iter().map(|(software, _)| *software).collect();
     assert_eq!(case.changes(&asked), order);
@@ -208,8 +211,11 @@ fn metadata_is_followed_from_a_bare_host_to_an_initialized_one() {
     case.rests(&asked, Phase::Idle, Reason::UpToDate, &Standing::Keep);
     let other = plan(&[("containerd", "2")]);
     assert!(matches!(case.decide(&Asked::Metadata(other.clone())), Decision::Accept { .. }));
-    case.journal.accept(other, Origin::Metadata, case.now);
-    assert_eq!(case.decide(&asked), Decision::Accept { plan: goal, origin: Origin::Metadata });
+    case.journal.accept(other, Origin::Metadata, true, case.now);
+    assert_eq!(
+        case.decide(&asked),
+        Decision::Accept { plan: goal, origin: Origin::Metadata, permitted: true }
+    );
 }
 
 #[test]
@@ -217,7 +223,10 @@ fn metadata_is_finished_also_if_nothing_differs_and_ends_where_a_cluster_begins(
     let goal = plan(&[("containerd", "2")]);
     let asked = Asked::Metadata(goal.clone());
     let mut case = Case::bare().with(&[("containerd", "2")]);
-    assert_eq!(case.decide(&asked), Decision::Accept { plan: goal.clone(), origin: Origin::Metadata });
+    assert_eq!(
+        case.decide(&asked),
+        Decision::Accept { plan: goal.clone(), origin: Origin::Metadata, permitted: true }
+    );
     case = case.accepted(&goal, Origin::Metadata);
     assert_eq!(case.decide(&asked), Decision::Finish { origin: Origin::Metadata });
     // The host joined in the middle: what is left needs a permit.
@@ -225,7 +234,10 @@ fn metadata_is_finished_also_if_nothing_differs_and_ends_where_a_cluster_begins(
     case.host.facts.joined = true;
     case.rests(&asked, Phase::Waiting, Reason::ApiUnreachable, &Standing::Keep);
     case.rests(&Asked::Silence { since: at(0) }, Phase::Waiting, Reason::ApiUnreachable, &Standing::Keep);
-    assert_eq!(case.decide(&permitted(&goal)), Decision::Accept { plan: goal, origin: Origin::Node });
+    assert_eq!(
+        case.decide(&permitted(&goal)),
+        Decision::Accept { plan: goal, origin: Origin::Node, permitted: true }
+    );
 }
 
 #[test]
@@ -278,7 +290,10 @@ fn kubernetes_is_changed_in_kubeadms_order_and_containerd_before_it() {
     let goal = plan(&parts);
     for mut case in [Case::worker(OLD).cluster(NEW), Case::control_plane(OLD)] {
         let asked = permitted(&goal);
-        assert_eq!(case.decide(&asked), Decision::Accept { plan: goal.clone(), origin: Origin::Node });
+        assert_eq!(
+            case.decide(&asked),
+            Decision::Accept { plan: goal.clone(), origin: Origin::Node, permitted: true }
+        );
         case = case.accepted(&goal, Origin::Node);
         let order = ["containerd", "kubeadm", "kubernetes", "kubelet", "kubectl", "reboot"];
         assert_eq!(case.changes(&asked), order);
@@ -303,7 +318,7 @@ fn another_plan_supersedes_the_one_under_way() {
     case.rests(&unpermitted(&second), Phase::Waiting, Reason::NoPermit, &Standing::Keep);
     assert_eq!(
         case.decide(&permitted(&second)),
-        Decision::Accept { plan: second.clone(), origin: Origin::Node }
+        Decision::Accept { plan: second.clone(), origin: Origin::Node, permitted: true }
     );
     let there = case.clone().with(&[("containerd", "2")]);
     there.rests(&permitted(&second), Phase::Idle, Reason::UpToDate, &Standing::At(second.id()));
@@ -314,7 +329,7 @@ fn another_plan_supersedes_the_one_under_way() {
 #[test]
 fn decisions_are_told_in_words() {
     let goal = kubernetes(NEW);
-    let accept = Decision::Accept { plan: goal.clone(), origin: Origin::Node };
+    let accept = Decision::Accept { plan: goal.clone(), origin: Origin::Node, permitted: true };
     assert_eq!(accept.to_string(), format!("begin plan {}", goal.id()));
     let change = Decision::Change { software: name("kubelet"), version: version(NEW) };
     assert_eq!(change.to_string(), "bring kubelet to 1.37.1");

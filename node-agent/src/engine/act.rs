@@ -35,8 +35,8 @@ const REBOOT_PATIENCE: Duration = Duration::from_mins(10);
 
 impl Engine {
     /// Begins a plan. From here on the Node says `ready=false`; its answer is the permit that counts.
-    pub(super) async fn accept(&mut self, plan: Plan, origin: Origin) {
-        self.journal.accept(plan, origin, Timestamp::now());
+    pub(super) async fn accept(&mut self, plan: Plan, origin: Origin, permitted: bool) {
+        self.journal.accept(plan, origin, permitted, Timestamp::now());
         self.unsaved = true;
         self.set_state(Phase::Changing, Reason::ChangingSoftware, "beginning".to_owned());
         self.publish().await;

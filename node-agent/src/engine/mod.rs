@@ -158,7 +158,7 @@ impl Engine {
         }
         match decision {
             Decision::Rest(rest) => self.rest(rest).await,
-            Decision::Accept { plan, origin } => self.accept(plan, origin).await,
+            Decision::Accept { plan, origin, permitted } => self.accept(plan, origin, permitted).await,
             Decision::Change { ref software, ref version } => {
                 let message = format!("bringing {software} to {version}");
                 if self.confirm(&decision, Phase::Changing, Reason::ChangingSoftware, message).await {

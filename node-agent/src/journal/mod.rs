@@ -221,8 +221,8 @@ impl Journal {
         files::write(path, &text, 0o600).map_err(|error| Failure::io("write", path, &error))
     }
 
-    /// A plan begins; whatever was before is over.
-    pub fn accept(&mut self, plan: Plan, origin: Origin, now: Timestamp) {
+    /// A plan begins; whatever was before is over. Without a permit, silence gives none.
+    pub fn accept(&mut self, plan: Plan, origin: Origin, permitted: bool, now: Timestamp) {
         self.observed = Some(plan.id());
         self.ready = false;
         self.quarantine = None;
@@ -239,7 +239,7 @@ impl Journal {
             failure: None,
             retry_at: None,
             rebooted_from: None,
-            withdrawn: false,
+            withdrawn: !permitted,
         });
     }
 

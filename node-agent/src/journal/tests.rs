@@ -18,7 +18,7 @@ fn failed() -> Failed {
 
 fn accepted() -> Journal {
     let mut journal = Journal::default();
-    journal.accept(plan(), Origin::Node, at(0));
+    journal.accept(plan(), Origin::Node, true, at(0));
     journal
 }
 
@@ -65,7 +65,7 @@ fn attempts_are_counted_with_growing_delays_until_quarantine() {
     assert_eq!((quarantine.attempts, quarantine.plan, quarantine.failure), (3, plan().id(), failed()));
     // A person, or another plan, starts over.
     assert!(journal.retry());
-    journal.accept(plan(), Origin::Node, at(300));
+    journal.accept(plan(), Origin::Node, true, at(300));
     assert_eq!(journal.active.as_ref().unwrap().attempt, 1);
 }
 
@@ -117,7 +117,7 @@ fn finishing_makes_ready_and_remembers_the_initial_plan() {
     assert!(journal.ready && journal.initialized.is_none());
     assert_eq!(journal.last_success, Some(at(5)));
     let mut journal = Journal::default();
-    journal.accept(plan(), Origin::Metadata, at(0));
+    journal.accept(plan(), Origin::Metadata, true, at(0));
     journal.finish(at(5));
     assert_eq!(journal.initialized, Some(plan().id()));
 }
@@ -151,7 +151,7 @@ fn a_permit_that_was_taken_away_stays_away_in_silence_and_on_the_disk() {
         assert!(!withdrawn(&journal));
     }
     let mut initial = Journal::default();
-    initial.accept(plan(), Origin::Metadata, at(0));
+    initial.accept(plan(), Origin::Metadata, true, at(0));
     initial.hear(&Asked::Metadata(plan()));
     assert!(!withdrawn(&initial));
 }
@@ -176,12 +176,12 @@ fn ready_and_the_plan_under_way_never_contradict_the_observed_plan() {
 #[test]
 fn another_initial_plan_takes_the_mark_of_the_first_back() {
     let mut journal = Journal::default();
-    journal.accept(plan(), Origin::Metadata, at(0));
+    journal.accept(plan(), Origin::Metadata, true, at(0));
     journal.finish(at(5));
     let mut joined = journal.clone();
-    joined.accept(Plan::default(), Origin::Node, at(6));
+    joined.accept(Plan::default(), Origin::Node, true, at(6));
     assert_eq!(joined.initialized, Some(plan().id()));
-    journal.accept(Plan::default(), Origin::Metadata, at(6));
+    journal.accept(Plan::default(), Origin::Metadata, true, at(6));
     assert_eq!(journal.initialized, None);
 }
 

@@ -141,8 +141,8 @@ impl Agent {
                 self.say(phase, reason, message).await?;
                 self.view.changed().await?;
             }
-            Decision::Accept { plan, origin } => {
-                self.journal.accept(plan, origin, Timestamp::now());
+            Decision::Accept { plan, origin, permitted } => {
+                self.journal.accept(plan, origin, permitted, Timestamp::now());
                 self.say(Phase::Changing, Reason::ChangingSoftware, "beginning".to_owned()).await?;
             }
             Decision::Change { ref software, ref version } => {

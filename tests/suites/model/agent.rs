@@ -117,8 +117,8 @@ impl Agents {
                     _ => Said::Anything,
                 })
             }
-            Decision::Accept { plan, origin } => {
-                journal.accept(plan, origin, facts.now);
+            Decision::Accept { plan, origin, permitted } => {
+                journal.accept(plan, origin, permitted, facts.now);
                 Pass::Accepts
             }
             Decision::Change { software, .. } => {

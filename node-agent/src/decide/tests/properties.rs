@@ -177,7 +177,7 @@ fn journal() -> impl Strategy<Value = Journal> {
                 7 if second % 3 == 0 => journal.stand(Standing::At(plan.id())),
                 7 => journal.stand(Standing::Missed(plan.id())),
                 8 => drop(journal.hear(&permitted(&plan))),
-                _ => journal.accept(plan, origin, at(second)),
+                _ => journal.accept(plan, origin, true, at(second)),
             }
         }
         journal
@@ -235,11 +235,12 @@ proptest! {
         let decision = case.decide(&word.asked());
         let active = case.journal.active.as_ref();
         let (plan, origin) = match &decision {
-            Decision::Accept { plan, origin: Origin::Node } if case.journal.unverified && is_at(&case, plan) => {
+            Decision::Accept { plan, permitted: false, .. } => {
                 // Nothing will be changed: services are looked at.
+                prop_assert!(case.journal.unverified && is_at(&case, plan));
                 return Ok(());
             }
-            Decision::Accept { plan, origin } => (plan, *origin),
+            Decision::Accept { plan, origin, permitted: true } => (plan, *origin),
             Decision::Change { software, version } => {
                 let active = active.unwrap();
                 let part = (software.clone(), version.clone());

@@ -72,7 +72,7 @@ fn what_looks_alike_and_is_allowed() {
         // Before a host is in a cluster there is nothing to be newer than.
         (Case::bare().with(&[("kubelet", "1.38.0")]), &goal),
     ] {
-        let accept = Decision::Accept { plan: goal.clone(), origin: Origin::Node };
+        let accept = Decision::Accept { plan: goal.clone(), origin: Origin::Node, permitted: true };
         assert_eq!(case.decide(&permitted(goal)), accept);
     }
     // A content the host has needs no delivery.
@@ -86,7 +86,10 @@ fn a_refused_plan_ends_the_one_under_way() {
     let mut case = Case::worker(OLD).cluster(NEW).accepted(&good, Origin::Node);
     case.journal.stand(case.rest(&permitted(&bad)).standing);
     assert_eq!(case.journal.active, None);
-    assert_eq!(case.decide(&permitted(&good)), Decision::Accept { plan: good, origin: Origin::Node });
+    assert_eq!(
+        case.decide(&permitted(&good)),
+        Decision::Accept { plan: good, origin: Origin::Node, permitted: true }
+    );
 }
 
 #[test]

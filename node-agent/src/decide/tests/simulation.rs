@@ -101,8 +101,8 @@ impl World {
                 self.save();
                 self.case.now = rest.until.unwrap_or(self.case.now).max(self.case.now);
             }
-            Decision::Accept { plan, origin } => {
-                self.case.journal.accept(plan.clone(), *origin, self.case.now);
+            Decision::Accept { plan, origin, permitted } => {
+                self.case.journal.accept(plan.clone(), *origin, *permitted, self.case.now);
                 if !self.ends(fate, EndsBefore, PowerLostBefore) {
                     self.save();
                     self.ends(fate, EndsAfter, PowerLostAfter);
@@ -322,7 +322,9 @@ proptest! {
             let at_first = world.case.clone();
             match world.pass(&asked, fate) {
                 // What is there is only looked at.
-                Decision::Accept { plan, .. } if before.unverified && is_at(&at_first, &plan) => {}
+                Decision::Accept { plan, permitted: false, .. } => {
+                    prop_assert!(before.unverified && is_at(&at_first, &plan));
+                }
                 Decision::Accept { plan, .. } => prop_assert_eq!(Some(plan.id()), last.clone()),
                 Decision::Change { .. } | Decision::Reboot => {
                     prop_assert_eq!(before.active.map(|active| active.plan.id()), last.clone());

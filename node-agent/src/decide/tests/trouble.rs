@@ -46,7 +46,7 @@ fn quarantine_is_for_one_plan_survives_a_restart_and_ends_by_a_person_or_another
     assert!(matches!(retried.decide(&asked), Decision::Accept { .. }));
     assert_eq!(
         case.decide(&permitted(&other)),
-        Decision::Accept { plan: other.clone(), origin: Origin::Node }
+        Decision::Accept { plan: other.clone(), origin: Origin::Node, permitted: true }
     );
     case = case.accepted(&other, Origin::Node);
     assert!(matches!(case.decide(&asked), Decision::Accept { .. }));
@@ -58,9 +58,9 @@ fn a_host_whose_services_were_not_found_well_is_at_no_plan() {
     let (goal, smaller) = (kubernetes(NEW), plan(&[("kubelet", NEW)]));
     let mut case = Case::worker(NEW).accepted(&goal, Origin::Node);
     let check = |case: &Case, plan: &Plan| {
-        let accept = Decision::Accept { plan: plan.clone(), origin: Origin::Node };
         // Looking needs no permit.
-        for asked in [permitted(plan), unpermitted(plan)] {
+        for (asked, permitted) in [(permitted(plan), true), (unpermitted(plan), false)] {
+            let accept = Decision::Accept { plan: plan.clone(), origin: Origin::Node, permitted };
             assert_eq!(case.decide(&asked), accept);
         }
     };
@@ -148,6 +148,25 @@ fn a_reboot_is_ordered_once() {
     assert_eq!(ineffective.rest(&asked).phase, Phase::Quarantined);
 }
 
+/// Looking begins without a permit; if versions are no longer right when the API server has gone away, it ends there.
+#[test]
+fn a_look_without_a_permit_becomes_no_change_in_silence() {
+    let goal = plan(&[("containerd", "2")]);
+    let silence = Asked::Silence { since: at(0) };
+    for (asked, changes) in [(unpermitted(&goal), false), (paused(&goal), false), (permitted(&goal), true)] {
+        let mut case = Case::worker(NEW).with(&[("containerd", "2")]);
+        case.journal.unverified = true;
+        let Decision::Accept { plan, origin, permitted } = case.decide(&asked) else {
+            panic!("not looked at")
+        };
+        case.journal.accept(plan, origin, permitted, case.now);
+        assert_eq!(case.decide(&asked), Decision::Finish { origin: Origin::Node });
+        let mut case = case.with(&[("containerd", "1")]);
+        case.now = at(9000);
+        assert_eq!(matches!(case.decide(&silence), Decision::Change { .. }), changes, "{asked:?}");
+    }
+}
+
 #[test]
 fn silence_is_waited_out_only_by_a_plan_that_had_a_permit_when_it_was_last_heard_of() {
     let goal = kubernetes(NEW);
@@ -175,7 +194,7 @@ fn silence_is_waited_out_only_by_a_plan_that_had_a_permit_when_it_was_last_heard
         case.journal.hear(&permitted(&goal));
         assert!(matches!(case.decide(&silence), Decision::Change { .. }));
     }
-    case.journal.accept(goal, Origin::Metadata, case.now);
+    case.journal.accept(goal, Origin::Metadata, true, case.now);
     case.rests(&silence, Phase::Waiting, Reason::ApiUnreachable, &Standing::Keep);
     // A clock at its end waits for ever instead of failing.
     let last = Asked::Silence { since: Timestamp::MAX };
