@@ -21,7 +21,7 @@ pub use self::{
     observe::{aim, connect, console, look, observe, observe_in, pools, sorted},
     progress::{Event, Of, Progress, Stage, UnderWay},
     rollout::{blocked as rollout_reasons, plan as plan_rollout},
-    run::{End, Options, Outcome, Stop, run},
+    run::{End, Options, Outcome, Stop, Stopped, run, unless_stopped},
     snapshot::{Agreed, Cluster, ClusterView, Group, Host, Removals, Role, Snapshot},
     write::Writer,
 };

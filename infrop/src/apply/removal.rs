@@ -80,7 +80,7 @@ impl Task<'_> {
             let note = &*self.note;
             Ok(cluster::drain(&access.direct, name, &rules, DRAIN_PATIENCE, note).await.map(drop)?)
         };
-        unless_stopped(drain, self.stop.clone()).await
+        unless_stopped(drain, &self.stop).await
     }
 
     /// Takes a control plane's etcd member out, through another one that lives; none there is fine.
@@ -149,6 +149,7 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
+    use crate::apply::Stopped;
 
     fn host() -> NodeName {
         "w-1".parse().unwrap()
@@ -221,8 +222,8 @@ mod tests {
             sleep(Duration::from_secs(5)).await;
             ask.send(true).unwrap();
         };
-        let (ended, ()) = tokio::join!(unless_stopped(forever, stop.clone()), asks);
-        assert_eq!(ended.unwrap_err().to_string(), "stopped");
+        let (ended, ()) = tokio::join!(unless_stopped(forever, &stop), asks);
+        assert!(ended.unwrap_err().is::<Stopped>());
         // Nobody is left who could ask.
         let (ask, stop) = watch::channel(false);
         drop(ask);
@@ -230,6 +231,6 @@ mod tests {
             sleep(Duration::from_secs(5)).await;
             Ok(())
         };
-        assert!(unless_stopped(work, stop).await.is_ok());
+        assert!(unless_stopped(work, &stop).await.is_ok());
     }
 }

@@ -369,7 +369,7 @@ impl<'a> Run<'a> {
                 tokio::time::sleep(retry::delay(RETRY_DELAY, attempt, random::fraction())).await;
             }
             let work = task.run(&action);
-            let result = if action.is_wait() { unless_stopped(work, stop).await } else { work.await };
+            let result = if action.is_wait() { unless_stopped(work, &stop).await } else { work.await };
             Ended { action, started, result }
         })
     }
@@ -509,11 +509,17 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Does something, unless someone asks the run to stop meanwhile.
-pub(super) async fn unless_stopped<T>(
+/// Someone asked to stop, and what was under way could be left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("stopped")]
+pub struct Stopped;
+
+/// Does something that can be left at any moment, unless someone asks to stop meanwhile: that is the error [`Stopped`].
+pub async fn unless_stopped<T>(
     work: impl Future<Output = anyhow::Result<T>>,
-    mut stop: Stop,
+    stop: &Stop,
 ) -> anyhow::Result<T> {
+    let mut stop = stop.clone();
     let asked = async {
         // Without anyone who could ask, nobody does.
         if stop.wait_for(|stop| *stop).await.is_err() {
@@ -522,7 +528,7 @@ pub(super) async fn unless_stopped<T>(
     };
     tokio::select! {
         result = work => result,
-        () = asked => Err(anyhow!("stopped")),
+        () = asked => Err(Stopped.into()),
     }
 }
 

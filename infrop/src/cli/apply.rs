@@ -10,16 +10,16 @@ use clap::Args;
 use common::KubernetesVersion;
 
 use super::{
-    INTERRUPTED, Shared,
+    Shared,
     confirm::{ask, can_ask, with_all_on},
     ending::Ending,
     infrastructure::DocumentArguments,
     limit,
     output::Output,
-    progress::{Lines, Style, metrics_file},
+    progress::{Telling, metrics_file},
 };
 use crate::{
-    apply::{self, Agreed, Cluster, Context, End, Options, Removals, Stop},
+    apply::{self, Agreed, Cluster, Context, End, Options, Removals, Stop, Stopped},
     rollout::{MetricsFile, Report},
 };
 
@@ -69,13 +69,8 @@ pub(super) struct RunArguments {
     #[arg(long)]
     take_over: bool,
 
-    /// The form of what is said at the end.
-    #[arg(short, long, value_enum, default_value = "text")]
-    pub(super) output: Output,
-
-    /// Show progress as one JSON object per line.
-    #[arg(long)]
-    events: bool,
+    #[command(flatten)]
+    pub(super) telling: Telling,
 
     /// Write figures of the rollout to this file, as Prometheus reads them: when something changed, at most once a second.
     #[arg(long, value_name = "FILE")]
@@ -96,54 +91,43 @@ impl RunArguments {
 
 pub(super) async fn run(arguments: ApplyArguments, shared: &Shared, stop: Stop) -> anyhow::Result<u8> {
     let ApplyArguments { document, run, max_delete, yes } = arguments;
-    let Some(context) = unless_stopped(document.context(shared), &stop).await? else {
-        return Ok(INTERRUPTED);
-    };
+    let context = before_hosts(document.context(shared), &stop).await?;
     let agreed = if yes {
         Agreed::All
     } else if can_ask() {
-        match unless_stopped(agree(&context, run.parallel(&context)), &stop).await? {
-            Some(agreed) => agreed,
-            None => return Ok(INTERRUPTED),
-        }
+        before_hosts(agree(&context, run.parallel(&context)), &stop).await?
     } else {
         Agreed::Nothing
     };
     let removals = Removals { limit: max_delete, agreed, ..Removals::default() };
     let metrics = run.metrics()?;
     let mut before = Report::default();
-    let Some(versions) = unless_stopped(ahead(&context, run.parallel(&context)), &stop).await? else {
-        return Ok(INTERRUPTED);
-    };
-    for version in versions {
-        let Some(context) = unless_stopped(document.context_at(version, shared), &stop).await? else {
-            return Ok(INTERRUPTED);
-        };
+    for version in before_hosts(ahead(&context, run.parallel(&context)), &stop).await? {
+        let context = before_hosts(document.context_at(version, shared), &stop).await?;
         let ended = execute(&context, &run, metrics.clone(), removals.clone(), stop.clone()).await?;
-        match run.output {
-            _ if !ended.is_done() => return ended.after(before).tell(&document, run.output),
-            Output::Text => drop(ended.tell(&document, run.output)?),
+        match run.telling.output {
+            _ if !ended.is_done() => return ended.after(before).tell(&document, run.telling.output),
+            Output::Text => drop(ended.tell(&document, run.telling.output)?),
             // Programs are told once, of all of it.
             Output::Json => before = ended.after(before).report,
         }
     }
-    execute(&context, &run, metrics, removals, stop).await?.after(before).tell(&document, run.output)
+    execute(&context, &run, metrics, removals, stop).await?.after(before).tell(&document, run.telling.output)
 }
 
 /// Does what is done before any host is touched, which can be left at any moment.
-pub(super) async fn unless_stopped<T>(
+pub(super) async fn before_hosts<T>(
     work: impl Future<Output = anyhow::Result<T>>,
     stop: &Stop,
-) -> anyhow::Result<Option<T>> {
-    let mut stopped = stop.clone();
-    tokio::select! {
-        done = work => done.map(Some),
-        // Without anyone who could interrupt, it is waited for.
-        Ok(_) = stopped.wait_for(|stop| *stop) => {
-            eprintln!("infrop: interrupted before a host was touched; run the same command again to go on");
-            Ok(None)
+) -> anyhow::Result<T> {
+    let done = apply::unless_stopped(work, stop).await;
+    done.map_err(|error| {
+        if error.is::<Stopped>() {
+            error.context("no host was touched; run the same command again to go on")
+        } else {
+            error
         }
-    }
+    })
 }
 
 /// The Kubernetes versions that the cluster still has to go through before the document's.
@@ -193,18 +177,29 @@ pub(super) async fn execute(
     removals: Removals,
     stop: Stop,
 ) -> anyhow::Result<Ending> {
-    let RunArguments { timeout, parallel: _, take_over, output: _, events, metrics_file: _ } = *run;
+    let RunArguments { timeout, parallel: _, take_over, telling, metrics_file: _ } = run;
     let started = Instant::now();
-    let options =
-        Options { timeout, parallel: run.parallel(context), removals, take_over, metrics: metrics.clone() };
-    let progress = Lines::new(if events { Style::Json } else { Style::for_people() });
+    let options = Options {
+        timeout: *timeout,
+        parallel: run.parallel(context),
+        removals,
+        take_over: *take_over,
+        metrics: metrics.clone(),
+    };
+    let progress = telling.lines();
     let ended = apply::run(context, &options, &progress, stop).await;
     if let Some(metrics) = metrics {
         metrics.write();
     }
     let End { outcome, report, snapshot } = ended?;
     progress.end();
-    Ok(Ending { outcome, report: report.unwrap_or_default(), snapshot, took: started.elapsed(), timeout })
+    Ok(Ending {
+        outcome,
+        report: report.unwrap_or_default(),
+        snapshot,
+        took: started.elapsed(),
+        timeout: *timeout,
+    })
 }
 
 #[cfg(test)]

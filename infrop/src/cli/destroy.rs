@@ -10,13 +10,14 @@ use serde::Serialize;
 
 use super::{
     BLOCKED, DONE, Shared,
+    apply::before_hosts,
     confirm::{ask, can_ask, with_all_on},
     infrastructure::DocumentArguments,
     output::{Output, print_json, say},
-    progress::{Lines, Style},
+    progress::{Lines, Telling},
 };
 use crate::{
-    apply::{self, Cluster, Context, Writer},
+    apply::{self, Cluster, Context, Stop, Stopped, Writer},
     bootstrap::{host, kubeadm},
     provider::{self, Compute, Ownership, Pool},
 };
@@ -48,9 +49,8 @@ pub(super) struct DestroyArguments {
     #[arg(long)]
     take_over: bool,
 
-    /// The form of the answer.
-    #[arg(short, long, value_enum, default_value = "text")]
-    output: Output,
+    #[command(flatten)]
+    telling: Telling,
 }
 
 /// What became of the hosts.
@@ -64,10 +64,14 @@ struct Answer {
     left_alone: BTreeMap<NodeName, String>,
 }
 
-pub(super) async fn run(arguments: DestroyArguments, shared: &Shared) -> anyhow::Result<u8> {
-    let DestroyArguments { document, yes, take_over, output } = arguments;
-    let context = document.look(shared).await?;
-    let pools = apply::pools(&context, PARALLEL).await?;
+pub(super) async fn run(arguments: DestroyArguments, shared: &Shared, stop: Stop) -> anyhow::Result<u8> {
+    let DestroyArguments { document, yes, take_over, telling } = arguments;
+    let looked = async {
+        let context = document.look(shared).await?;
+        let pools = apply::pools(&context, PARALLEL).await?;
+        Ok((context, pools))
+    };
+    let (context, pools) = before_hosts(looked, &stop).await?;
     let (ours, mut answer) = sort(&pools);
     let names: Vec<String> = ours.iter().map(|(_, compute)| compute.name.to_string()).collect();
     if !yes && !names.is_empty() {
@@ -75,15 +79,21 @@ pub(super) async fn run(arguments: DestroyArguments, shared: &Shared) -> anyhow:
         if !can_ask() {
             bail!("this would give back {what}: repeat it with --yes");
         }
-        if !ask(&format!("Give back {what}?")).await? {
+        if !before_hosts(ask(&format!("Give back {what}?")), &stop).await? {
             bail!("nothing was given back");
         }
     }
-    let progress = Lines::new(Style::for_people());
-    answer = destroy(&context, &pools, ours, answer, take_over, &progress).await?;
+    let progress = telling.lines();
+    answer = destroy(&context, &pools, ours, answer, take_over, &progress, &stop).await?;
     progress.end();
-    print(&answer, output)?;
-    Ok(if answer.failed.is_empty() { DONE } else { BLOCKED })
+    print(&answer, telling.output)?;
+    if answer.failed.is_empty() {
+        return Ok(DONE);
+    }
+    if *stop.borrow() {
+        return Err(Stopped.into());
+    }
+    Ok(BLOCKED)
 }
 
 /// Gives them back, as the only writer. The Lease goes with the cluster, so there is a mark at the provider as well: the
@@ -95,6 +105,7 @@ async fn destroy(
     mut answer: Answer,
     take_over: bool,
     progress: &Lines,
+    stop: &Stop,
 ) -> anyhow::Result<Answer> {
     let (snapshot, access) = apply::observe_in(context, pools, PARALLEL).await;
     if let Cluster::Silent(why) = &snapshot.cluster
@@ -114,7 +125,13 @@ async fn destroy(
     let work = async {
         let work = ours.iter().map(|(pool, compute)| {
             let name = &compute.name;
-            let result = progress.step(name, format!("give {name} back"), give_back(context, pool, compute));
+            let give_back = async move {
+                if *stop.borrow() {
+                    bail!("it was not begun; run the same command again to go on");
+                }
+                give_back(context, pool, compute).await
+            };
+            let result = progress.step(name, format!("give {name} back"), give_back);
             async move { (name, result.await) }
         });
         let results: Vec<_> =
@@ -189,11 +206,12 @@ fn print(answer: &Answer, output: Output) -> anyhow::Result<()> {
 mod tests {
     use std::time::Duration;
 
-    use tokio::time::sleep;
+    use tokio::{sync::watch, time::sleep};
 
     use super::*;
     use crate::{
         apply::testing::{Fake, lab_context},
+        cli::progress::Style,
         provider::{Power, Spares},
         writer::{self, FileRecord, Holding, Record as _},
     };
@@ -207,7 +225,7 @@ mod tests {
         let context = lab_context(fake);
         let pools = apply::pools(&context, 1).await.unwrap();
         let (ours, answer) = sort(&pools);
-        let progress = Lines::new(Style::Json);
+        let (progress, (_ask, stop)) = (Lines::new(Style::Json), watch::channel(false));
         let other = async {
             for _ in 0..2 {
                 sleep(Duration::from_secs(18)).await;
@@ -216,9 +234,24 @@ mod tests {
                 assert!(matches!(refused, Err(writer::Error::Held { .. })), "{refused:?}");
             }
         };
-        let (ended, ()) = tokio::join!(destroy(&context, &pools, ours, answer, false, &progress), other);
+        let (ended, ()) =
+            tokio::join!(destroy(&context, &pools, ours, answer, false, &progress, &stop), other);
         assert_eq!(ended.unwrap().given_back, ["control-1".parse().unwrap()]);
         assert_eq!(FileRecord::new(record).read().await.unwrap().entry.unwrap().holder, "");
+    }
+
+    #[tokio::test]
+    async fn whoever_asks_it_to_stop_keeps_what_was_not_begun() {
+        let directory = tempfile::tempdir().unwrap();
+        let computes = vec![Fake::compute("control-1", Power::Off)];
+        let context = lab_context(Fake { computes, ..Fake::new(&directory.path().join("writer.json")) });
+        let pools = apply::pools(&context, 1).await.unwrap();
+        let (ours, answer) = sort(&pools);
+        let (progress, (_ask, stop)) = (Lines::new(Style::Json), watch::channel(true));
+        let answer = destroy(&context, &pools, ours, answer, false, &progress, &stop).await.unwrap();
+        assert!(answer.given_back.is_empty(), "{answer:?}");
+        let why = &answer.failed[&"control-1".parse().unwrap()];
+        assert!(why.contains("run the same command again to go on"), "{why}");
     }
 
     #[tokio::test]
@@ -230,15 +263,15 @@ mod tests {
         let context = lab_context(Fake { computes: vec![foreign], ..Fake::default() });
         let pools = apply::pools(&context, 1).await.unwrap();
         let (ours, answer) = sort(&pools);
-        let progress = Lines::new(Style::Json);
-        let answer = destroy(&context, &pools, ours, answer, false, &progress).await.unwrap();
+        let (progress, (_ask, stop)) = (Lines::new(Style::Json), watch::channel(false));
+        let answer = destroy(&context, &pools, ours, answer, false, &progress, &stop).await.unwrap();
         assert_eq!(answer.left_alone.len(), 1);
         // With something to give back it is one.
         let computes = vec![Fake::compute("control-1", Power::Off)];
         let context = lab_context(Fake { computes, ..Fake::default() });
         let pools = apply::pools(&context, 1).await.unwrap();
         let (ours, answer) = sort(&pools);
-        destroy(&context, &pools, ours, answer, false, &progress).await.unwrap_err();
+        destroy(&context, &pools, ours, answer, false, &progress, &stop).await.unwrap_err();
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod lab;
 mod limit;
 mod manifests;
 mod node;
+mod node_drain;
 mod node_reboot;
 mod output;
 mod pause;
@@ -31,7 +32,7 @@ use clap::{Parser, Subcommand, error::ErrorKind};
 use images::{cache::Cache, steps::Steps};
 use tracing_subscriber::EnvFilter;
 
-use crate::{desired::Problems, writer};
+use crate::{apply::Stopped, desired::Problems, writer};
 
 /// Everything done.
 const DONE: u8 = 0;
@@ -139,6 +140,10 @@ pub fn run() -> ExitCode {
             eprintln!("{error}");
             ExitCode::from(BAD_INPUT)
         }
+        Err(error) if error.is::<Stopped>() => {
+            eprintln!("infrop: {error:#}");
+            ExitCode::from(INTERRUPTED)
+        }
         Err(error) => {
             eprintln!("infrop: {error:#}");
             let held = matches!(error.downcast_ref(), Some(writer::Error::Held { .. }))
@@ -171,7 +176,7 @@ fn start(cli: Cli) -> anyhow::Result<u8> {
     let result = runtime.block_on(async {
         let (ask_to_stop, stop) = tokio::sync::watch::channel(false);
         let stops_by_itself = match &command {
-            Command::Apply(_) | Command::Rollout(_) => true,
+            Command::Apply(_) | Command::Rollout(_) | Command::Destroy(_) => true,
             Command::Node(command) => command.stops_by_itself(),
             _ => false,
         };
@@ -185,7 +190,7 @@ fn start(cli: Cli) -> anyhow::Result<u8> {
                 Command::Resume(arguments) => pause::resume(arguments, &shared).await,
                 Command::Rollout(arguments) => rollout::run(arguments, stop).await,
                 Command::Kubeconfig(arguments) => kubeconfig::run(arguments, &shared).await,
-                Command::Destroy(arguments) => destroy::run(arguments, &shared).await,
+                Command::Destroy(arguments) => destroy::run(arguments, &shared, stop).await,
                 Command::Bundle(command) => bundle::run(command, &shared).await.map(|()| DONE),
                 Command::Lab(arguments) => lab::run(arguments, &shared).await.map(|()| DONE),
                 Command::Manifests(arguments) => manifests::run(&arguments).map(|()| DONE),

@@ -1,29 +1,19 @@
 //! `infrop node`: list, drain, reboot, replace.
 
-use std::time::Duration;
-
 use clap::{Args, Subcommand};
 use common::{annotations, metadata::NodeName};
 
 use super::{
-    BAD_INPUT, DONE, INTERRUPTED, Shared,
-    apply::{RunArguments, execute, unless_stopped},
+    BAD_INPUT, Shared,
+    apply::{RunArguments, before_hosts, execute},
     infrastructure::DocumentArguments,
-    limit, node_reboot,
-    output::say,
-    progress::{Lines, Style},
+    node_drain, node_reboot,
     status::{self, StatusArguments},
 };
 use crate::{
-    apply::{self, Agreed, Cluster, Removals, Snapshot, Stop, Writer},
-    cluster::{self, Access, AtDeadline, Cordon, DrainRules, Drained, Fate},
+    apply::{self, Agreed, Cluster, Removals, Snapshot, Stop},
+    cluster::Access,
 };
-
-/// What marks of these commands begin with; a rollout's has no blanks.
-const MARK_PREFIX: &str = "infrop node ";
-
-/// The mark of `drain`.
-const DRAIN_MARK: &str = "infrop node drain";
 
 const DRAIN_HELP: &str = "\
 The node is cordoned, and its pods are evicted; budgets are honoured, so this may wait for other pods. Pods of DaemonSets \
@@ -58,7 +48,7 @@ pub(super) enum NodeCommand {
     List(StatusArguments),
     /// Empty a node and keep pods away from it.
     #[command(after_help = DRAIN_HELP)]
-    Drain(DrainArguments),
+    Drain(node_drain::DrainArguments),
     /// Drain a node, restart its host, and let pods come again.
     #[command(after_help = REBOOT_HELP)]
     Reboot(node_reboot::RebootArguments),
@@ -70,54 +60,7 @@ pub(super) enum NodeCommand {
 impl NodeCommand {
     /// Whether it stops by itself at a safe point when it is asked to.
     pub(super) fn stops_by_itself(&self) -> bool {
-        matches!(self, Self::Replace(_))
-    }
-}
-
-#[derive(Debug, Args)]
-pub(super) struct DrainArguments {
-    /// The node.
-    name: NodeName,
-
-    #[command(flatten)]
-    document: DocumentArguments,
-
-    /// Let pods come again.
-    #[arg(long)]
-    undo: bool,
-
-    #[command(flatten)]
-    pods: PodArguments,
-
-    /// How long it may take until all pods are gone, in minutes.
-    #[arg(long, value_name = "MINUTES", default_value = "10", value_parser = limit::minutes)]
-    timeout: Duration,
-
-    /// Go on although someone else seems to be at work; only if you know that it is dead.
-    #[arg(long)]
-    take_over: bool,
-}
-
-/// What may be done to pods; also by `reboot`.
-#[derive(Debug, Args)]
-pub(super) struct PodArguments {
-    /// Also evict pods that no controller makes again.
-    #[arg(long)]
-    unmanaged: bool,
-
-    /// Delete pods that are left when the time is over, whatever their budgets say.
-    #[arg(long)]
-    then_delete: bool,
-}
-
-impl PodArguments {
-    pub(super) fn rules(&self) -> DrainRules {
-        let Self { unmanaged, then_delete } = self;
-        DrainRules {
-            unmanaged: if *unmanaged { Fate::Evict } else { Fate::Refuse },
-            at_deadline: if *then_delete { AtDeadline::Delete } else { AtDeadline::GiveUp },
-            ..DrainRules::default()
-        }
+        !matches!(self, Self::List(_))
     }
 }
 
@@ -140,8 +83,8 @@ pub(super) struct ReplaceArguments {
 pub(super) async fn run(command: NodeCommand, shared: &Shared, stop: Stop) -> anyhow::Result<u8> {
     match command {
         NodeCommand::List(arguments) => status::list(arguments, shared).await,
-        NodeCommand::Drain(arguments) => drain(arguments, shared).await,
-        NodeCommand::Reboot(arguments) => node_reboot::run(arguments, shared).await,
+        NodeCommand::Drain(arguments) => node_drain::run(arguments, shared, stop).await,
+        NodeCommand::Reboot(arguments) => node_reboot::run(arguments, shared, stop).await,
         NodeCommand::Replace(arguments) => replace(arguments, shared, stop).await,
     }
 }
@@ -180,67 +123,6 @@ pub(super) fn pause(snapshot: &Snapshot, name: &NodeName) -> Option<String> {
     Some(format!("{name} is paused ({reason}): `infrop resume --node {name}` ends that"))
 }
 
-async fn drain(arguments: DrainArguments, shared: &Shared) -> anyhow::Result<u8> {
-    let DrainArguments { name, document, undo, pods, timeout, take_over } = arguments;
-    let context = document.context(shared).await?;
-    let (snapshot, access) = apply::observe(&context, 32).await?;
-    let access = answering(&snapshot.cluster, access.as_ref())?;
-    if let Cluster::There(view) = &snapshot.cluster
-        && !view.nodes.contains_key(&name)
-    {
-        return Ok(refuse_unknown(&name, view.nodes.keys()));
-    }
-    let progress = Lines::new(Style::for_people());
-    let writer = Writer::enter(&context, take_over, &progress, Some(access)).await?;
-    if undo {
-        writer.during(let_in(&access.client, &name)).await?;
-        say(format_args!("{name}: pods may come."))?;
-        return Ok(DONE);
-    }
-    let undo = match writer.during(empty(access, &name, &pods.rules(), timeout, &progress)).await? {
-        // It was cordoned before, by a person.
-        Cordon::Foreign => format!("kubectl uncordon {name}"),
-        Cordon::None | Cordon::Marked(_) => format!("infrop node drain {name} {} --undo", document.words()),
-    };
-    say(format_args!("{name} is empty. `{undo}` lets pods come again."))?;
-    Ok(DONE)
-}
-
-/// Cordons and drains a node; gives what its cordon was or became.
-async fn empty(
-    access: &Access,
-    name: &NodeName,
-    rules: &DrainRules,
-    limit: Duration,
-    progress: &Lines,
-) -> anyhow::Result<Cordon> {
-    let what = format!("drain {name}");
-    let work = async {
-        let cordon = cluster::cordon(&access.client, name, DRAIN_MARK).await?;
-        let note = |why| progress.note(name, &what, why);
-        Ok((cordon, cluster::drain(&access.direct, name, rules, limit, &note).await?))
-    };
-    let (cordon, Drained { evicted: _, deleted }) = progress.step(name, what.clone(), work).await?;
-    if !deleted.is_empty() {
-        let deleted: Vec<String> = deleted.iter().map(ToString::to_string).collect();
-        say(format_args!("deleted, for their time was over: {}", deleted.join(", ")))?;
-    }
-    Ok(cordon)
-}
-
-/// Lifts the cordon of a command.
-async fn let_in(client: &kube::Client, name: &NodeName) -> anyhow::Result<()> {
-    match cluster::uncordon(client, name, |mark| mark.starts_with(MARK_PREFIX)).await? {
-        Cordon::None => Ok(()),
-        Cordon::Marked(mark) => {
-            anyhow::bail!("{name} is cordoned by {}, which lifts it itself", annotations::shorten(&mark))
-        }
-        Cordon::Foreign => {
-            anyhow::bail!("{name} was cordoned by a person: `kubectl uncordon {name}` lifts that")
-        }
-    }
-}
-
 async fn replace(arguments: ReplaceArguments, shared: &Shared, stop: Stop) -> anyhow::Result<u8> {
     let ReplaceArguments { name, document, run, yes } = arguments;
     if !yes {
@@ -252,7 +134,7 @@ async fn replace(arguments: ReplaceArguments, shared: &Shared, stop: Stop) -> an
         let pools = apply::pools(&context, 32).await?;
         Ok((context, pools))
     };
-    let Some((context, pools)) = unless_stopped(looked, &stop).await? else { return Ok(INTERRUPTED) };
+    let (context, pools) = before_hosts(looked, &stop).await?;
     let names: Vec<_> = pools.iter().flat_map(|pool| &pool.computes).map(|compute| &compute.name).collect();
     if !names.contains(&&name) {
         return Ok(refuse_unknown(&name, names.into_iter()));
@@ -264,7 +146,7 @@ async fn replace(arguments: ReplaceArguments, shared: &Shared, stop: Stop) -> an
         ..Removals::default()
     };
     let metrics = run.metrics()?;
-    execute(&context, &run, metrics, removals, stop).await?.tell(&document, run.output)
+    execute(&context, &run, metrics, removals, stop).await?.tell(&document, run.telling.output)
 }
 
 #[cfg(test)]
@@ -277,10 +159,5 @@ mod tests {
         let known = [name("w-10"), name("w-2")];
         assert_eq!(unknown(&name("w-3"), known.iter()), "there is no node w-3; there are w-2, w-10");
         assert_eq!(unknown(&name("w-3"), [].iter()), "there is no node w-3, nor any other");
-    }
-
-    #[test]
-    fn marks_of_commands_are_told_from_those_of_rollouts() {
-        assert!(DRAIN_MARK.starts_with(MARK_PREFIX) && node_reboot::MARK.starts_with(MARK_PREFIX));
     }
 }

@@ -5,18 +5,21 @@ use std::{collections::BTreeMap, time::Duration};
 use anyhow::{Context as _, bail};
 use clap::Args;
 use common::{metadata::NodeName, state::Phase};
+use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
 use super::{
     DONE, Shared,
+    apply::before_hosts,
     infrastructure::DocumentArguments,
     limit,
-    node::{PodArguments, pause, refuse_unknown},
-    output::say,
-    progress::{Lines, Style},
+    node::{pause, refuse_unknown},
+    node_drain::PodArguments,
+    output::{Output, print_json, say},
+    progress::{Lines, Telling},
 };
 use crate::{
-    apply::{self, Cluster, Context, Host, Snapshot, Writer},
+    apply::{self, Cluster, Context, Host, Snapshot, Stop, Writer, unless_stopped},
     bootstrap,
     cluster::{self, Clients, Cordon, DrainRules, NodeView},
     provider::{Ownership, Power},
@@ -60,12 +63,30 @@ pub(super) struct RebootArguments {
     /// Go on although someone else seems to be at work; only if you know that it is dead.
     #[arg(long)]
     take_over: bool,
+
+    #[command(flatten)]
+    telling: Telling,
 }
 
-pub(super) async fn run(arguments: RebootArguments, shared: &Shared) -> anyhow::Result<u8> {
-    let RebootArguments { name, document, force, pods, timeout, take_over } = arguments;
-    let context = document.context(shared).await?;
-    let (snapshot, access) = apply::observe(&context, PARALLEL).await?;
+/// What programs are told.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Answer {
+    node: NodeName,
+    /// The boot it is in now.
+    boot_id: String,
+    /// Whether it was cordoned before, and so stays it.
+    cordoned: bool,
+}
+
+pub(super) async fn run(arguments: RebootArguments, shared: &Shared, stop: Stop) -> anyhow::Result<u8> {
+    let RebootArguments { name, document, force, pods, timeout, take_over, telling } = arguments;
+    let looked = async {
+        let context = document.context(shared).await?;
+        let seen = apply::observe(&context, PARALLEL).await?;
+        Ok((context, seen))
+    };
+    let (context, (snapshot, access)) = before_hosts(looked, &stop).await?;
     let Some(host) = snapshot.hosts.get(&name) else {
         return Ok(refuse_unknown(&name, snapshot.hosts.keys()));
     };
@@ -73,61 +94,140 @@ pub(super) async fn run(arguments: RebootArguments, shared: &Shared) -> anyhow::
     if let Some(why) = obstacle(&snapshot, &name, host, force) {
         bail!(why);
     }
-    let progress = Lines::new(Style::for_people());
+    let progress = telling.lines();
     let writer = Writer::enter(&context, take_over, &progress, access.as_ref()).await?;
-    let cordon = writer.during(reboot(&context, &name, force, &pods.rules(), timeout, &progress)).await?;
-    say(format_args!("{name} was restarted{cordon}."))?;
+    let reboot = Reboot {
+        context: &context,
+        name: &name,
+        force,
+        rules: &pods.rules(),
+        limit: timeout,
+        undo: &format!("infrop node drain {name} {} --undo", document.words()),
+        progress: &progress,
+        stop: &stop,
+    };
+    let answer = writer.during(reboot.run()).await?;
+    progress.end();
+    match telling.output {
+        Output::Json => print_json(&answer)?,
+        Output::Text => {
+            let cordon = if answer.cordoned { "; it was cordoned before, and stays so" } else { "" };
+            say(format_args!("{name} was restarted{cordon}."))?;
+        }
+    }
     Ok(DONE)
 }
 
-/// Does it; gives what is to be said of a cordon that stays.
-async fn reboot(
-    context: &Context,
-    name: &NodeName,
+/// A restart.
+struct Reboot<'a> {
+    context: &'a Context,
+    name: &'a NodeName,
     force: bool,
-    rules: &DrainRules,
+    rules: &'a DrainRules,
+    /// Of each part.
     limit: Duration,
-    progress: &Lines,
-) -> anyhow::Result<&'static str> {
-    // What was seen before may have been changed by the writer before us.
-    let (snapshot, access) = apply::observe(context, PARALLEL).await?;
-    let host = snapshot.hosts.get(name).with_context(|| format!("{name} is gone"))?;
-    if let Some(why) = obstacle(&snapshot, name, host, force) {
-        bail!(why);
+    /// The command that lets pods come again.
+    undo: &'a str,
+    progress: &'a Lines,
+    stop: &'a Stop,
+}
+
+impl Reboot<'_> {
+    /// Does it. Each wait can be left; what is asked of a host or its provider cannot.
+    async fn run(&self) -> anyhow::Result<Answer> {
+        let Self { context, name, force, .. } = *self;
+        // What was seen before may have been changed by the writer before us.
+        let (snapshot, access) = apply::observe(context, PARALLEL).await?;
+        let host = snapshot.hosts.get(name).with_context(|| format!("{name} is gone"))?;
+        if let Some(why) = obstacle(&snapshot, name, host, force) {
+            bail!(why);
+        }
+        let is_node = snapshot.cluster.node(name).is_some();
+        let access = access.as_ref().filter(|_| is_node);
+        let client = access.map(|access| &access.client);
+        refuse_if_missed(client, &snapshot, name, force).await?;
+        let mut ours = false;
+        if let Some(Clients { client, direct }) = access.map(|access| &access.clients) {
+            ours = cluster::cordon(client, name, MARK).await? == Cordon::Marked(MARK.to_owned());
+            // Pods of a host that is dead cannot end: their end is waited for after it is back.
+            if host.seen().is_some() {
+                let what = format!("drain {name}");
+                let note = self.notes(&what);
+                let drain = async { Ok(cluster::drain(direct, name, self.rules, self.limit, &note).await?) };
+                self.wait(&what, drain).await.with_context(|| self.stays(ours))?;
+            }
+        }
+        // The drain may have taken minutes.
+        refuse_if_missed(client, &snapshot, name, force).await.with_context(|| self.stays(ours))?;
+        let what = format!("restart {name}");
+        let asked = self.progress.step(name, what, restart(context, &snapshot, host)).await;
+        asked.with_context(|| self.stays(ours))?;
+        let what = format!("wait until {name} is back");
+        let back = self.wait(&what, self.back(&snapshot, host, self.notes(&what))).await;
+        let boot_id = back.with_context(|| self.restarts(ours))?;
+        if let Some(client) = client {
+            let what = format!("wait until {name} is Ready");
+            let note = self.notes(&what);
+            let ready = async {
+                let ready = cluster::wait_until_ready(client, name, &boot_id, self.limit, &note).await;
+                ready.map_err(|why| anyhow::anyhow!("its Node is not Ready: {why}"))
+            };
+            self.wait(&what, ready).await.with_context(|| self.restarts(ours))?;
+            if ours {
+                cluster::uncordon(client, name, |mark| mark == MARK).await?;
+            }
+        }
+        Ok(Answer { node: name.clone(), boot_id, cordoned: client.is_some() && !ours })
     }
-    let is_node = snapshot.cluster.node(name).is_some();
-    let access = access.as_ref().filter(|_| is_node);
-    let client = access.map(|access| &access.client);
-    refuse_if_missed(client, &snapshot, name, force).await?;
-    let mut ours = false;
-    if let Some(Clients { client, direct }) = access.map(|access| &access.clients) {
-        ours = cluster::cordon(client, name, MARK).await? == Cordon::Marked(MARK.to_owned());
-        // Pods of a host that is dead cannot end: their end is waited for after it is back.
-        if host.seen().is_some() {
-            let what = format!("drain {name}");
-            let note = |why| progress.note(name, &what, why);
-            let work = async { Ok(cluster::drain(direct, name, rules, limit, &note).await?) };
-            progress.step(name, what.clone(), work).await.with_context(|| stays(name, ours))?;
+
+    /// Waits for something, unless someone asks to stop.
+    async fn wait<T>(&self, what: &str, work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+        self.progress.step(self.name, what.to_owned(), unless_stopped(work, self.stop)).await
+    }
+
+    /// Says why something takes long.
+    fn notes(&self, what: &str) -> impl Fn(String) {
+        move |why| self.progress.note(self.name, what, why)
+    }
+
+    /// Waits until the host answers in another boot, whose id it gives.
+    async fn back(&self, snapshot: &Snapshot, host: &Host, note: impl Fn(String)) -> anyhow::Result<String> {
+        let Self { context, name, limit, .. } = self;
+        let before = host.seen().map(|report| &report.boot_id);
+        let deadline = Instant::now() + *limit;
+        loop {
+            let why = match apply::look(context, &snapshot.groups, host).await {
+                Ok(report) if before != Some(&report.boot_id) => return Ok(report.boot_id),
+                Ok(_) => "it has not gone down yet".to_owned(),
+                Err(error) => format!("{error:#}"),
+            };
+            if Instant::now() > deadline {
+                bail!("{name} is not back after {} min: {why}", limit.as_secs() / 60);
+            }
+            note(why);
+            sleep(LOOK_INTERVAL).await;
         }
     }
-    // The drain may have taken minutes.
-    refuse_if_missed(client, &snapshot, name, force).await.with_context(|| stays(name, ours))?;
-    let what = format!("restart {name}");
-    let work = restart(context, &snapshot, host, limit, |why| progress.note(name, &what, why));
-    let boot = progress.step(name, what.clone(), work).await.with_context(|| stays(name, ours))?;
-    if let Some(client) = client {
-        let what = format!("wait until {name} is Ready");
-        let note = |why| progress.note(name, &what, why);
-        let work = async {
-            let ready = cluster::wait_until_ready(client, name, &boot, limit, &note).await;
-            ready.map_err(|why| anyhow::anyhow!("its Node is not Ready: {why}"))
-        };
-        progress.step(name, what.clone(), work).await.with_context(|| stays(name, ours))?;
+
+    /// What is left of it before the host was asked.
+    fn stays(&self, ours: bool) -> String {
+        let Self { name, undo, .. } = self;
         if ours {
-            cluster::uncordon(client, name, |mark| mark == MARK).await?;
+            format!("{name} stays cordoned; run the same command again to go on, or `{undo}`")
+        } else {
+            format!("{name} was not restarted")
         }
     }
-    Ok(if client.is_some() && !ours { "; it was cordoned before, and stays so" } else { "" })
+
+    /// What is left of it afterwards.
+    fn restarts(&self, ours: bool) -> String {
+        let Self { name, undo, .. } = self;
+        if ours {
+            format!("{name} was asked to restart, and stays cordoned until `{undo}`")
+        } else {
+            format!("{name} was asked to restart")
+        }
+    }
 }
 
 /// A control plane is not restarted while etcd could not decide without it. A person may know better of an etcd that does
@@ -145,14 +245,6 @@ async fn refuse_if_missed(
         Some(_) if force && matches!(etcd, Etcd::Silent(_)) => Ok(()),
         Some(why) => bail!(why),
         None => Ok(()),
-    }
-}
-
-fn stays(name: &NodeName, ours: bool) -> String {
-    if ours {
-        format!("{name} stays cordoned; run the same command again to go on, or `infrop node drain --undo`")
-    } else {
-        format!("cannot restart {name}")
     }
 }
 
@@ -205,17 +297,9 @@ fn quorum(nodes: &BTreeMap<NodeName, NodeView>, name: &NodeName) -> Option<Strin
     })
 }
 
-/// Restarts a host and waits until it answers in another boot, whose id it gives.
-async fn restart(
-    context: &Context,
-    snapshot: &Snapshot,
-    host: &Host,
-    limit: Duration,
-    note: impl Fn(String),
-) -> anyhow::Result<String> {
-    let name = &host.compute.name;
-    let before = host.seen().map(|report| report.boot_id.clone());
-    if before.is_some() {
+/// Has a host restart.
+async fn restart(context: &Context, snapshot: &Snapshot, host: &Host) -> anyhow::Result<()> {
+    if host.seen().is_some() {
         let remote = apply::connect(context, &snapshot.groups, host).await?;
         match remote.run("restart", ASK_LIMIT, "systemctl reboot").await {
             // It may be gone before it says that it goes.
@@ -230,20 +314,8 @@ async fn restart(
         }
         provider.power(&host.compute, Power::On).await?;
     }
-    context.connections.forget(name);
-    let deadline = Instant::now() + limit;
-    loop {
-        let why = match apply::look(context, &snapshot.groups, host).await {
-            Ok(report) if before.as_ref() != Some(&report.boot_id) => return Ok(report.boot_id),
-            Ok(_) => "it has not gone down yet".to_owned(),
-            Err(error) => format!("{error:#}"),
-        };
-        if Instant::now() > deadline {
-            bail!("{name} is not back after {} min: {why}", limit.as_secs() / 60);
-        }
-        note(why);
-        sleep(LOOK_INTERVAL).await;
-    }
+    context.connections.forget(&host.compute.name);
+    Ok(())
 }
 
 #[cfg(test)]

@@ -10,11 +10,13 @@ use std::{
 };
 
 use anyhow::Context as _;
+use clap::Args;
 use common::metadata::NodeName;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use jiff::Timestamp;
 use serde_json::json;
 
+use super::output::Output;
 use crate::{
     apply::{Event, Of, Progress, Stage},
     rollout::MetricsFile,
@@ -38,6 +40,24 @@ impl Style {
     /// What suits stderr.
     pub(super) fn for_people() -> Self {
         if std::io::stderr().is_terminal() { Self::Moving } else { Self::Text }
+    }
+}
+
+/// How a command tells of what it does and of how it ended.
+#[derive(Debug, Clone, Copy, Args)]
+pub(super) struct Telling {
+    /// The form of what is said at the end.
+    #[arg(short, long, value_enum, default_value = "text")]
+    pub(super) output: Output,
+
+    /// Show progress as one JSON object per line.
+    #[arg(long)]
+    events: bool,
+}
+
+impl Telling {
+    pub(super) fn lines(self) -> Lines {
+        Lines::new(if self.events { Style::Json } else { Style::for_people() })
     }
 }
 

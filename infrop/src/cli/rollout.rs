@@ -17,9 +17,9 @@ use jiff::SignedDuration;
 
 use super::{
     BAD_INPUT, BLOCKED, DONE, INTERRUPTED, TIMED_OUT, limit,
-    node::PodArguments,
+    node_drain::PodArguments,
     output::{Output, print_json, say},
-    progress::{Lines, Style, metrics_file},
+    progress::{Telling, metrics_file},
 };
 use crate::{
     apply::{Stop, Writer},
@@ -54,7 +54,6 @@ const CONTROL_PLANES: &str = "control-planes";
 
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own on the command line")]
 pub(super) struct RolloutArguments {
     /// The cluster [default: what KUBECONFIG names, or the usual file].
     #[arg(long, value_name = "FILE")]
@@ -112,17 +111,12 @@ pub(super) struct RolloutArguments {
     #[arg(long)]
     take_over: bool,
 
-    /// Show progress as one JSON object per line.
-    #[arg(long)]
-    events: bool,
-
     /// Write figures of the rollout to this file, as Prometheus reads them: when something changed, at most once a second.
     #[arg(long, value_name = "FILE")]
     metrics_file: Option<PathBuf>,
 
-    /// The form of the report.
-    #[arg(short, long, value_enum, default_value = "text")]
-    output: Output,
+    #[command(flatten)]
+    telling: Telling,
 }
 
 fn parse_setting(text: &str) -> Result<(SoftwareName, SoftwareVersion), String> {
@@ -157,7 +151,7 @@ pub(super) async fn run(arguments: RolloutArguments, stop: Stop) -> anyhow::Resu
     }
     let settings = settings(&arguments.settings)?;
     let only: BTreeSet<NodeName> = arguments.nodes.iter().cloned().collect();
-    let progress = Lines::new(if arguments.events { Style::Json } else { Style::for_people() });
+    let progress = arguments.telling.lines();
     let metrics = metrics_file(arguments.metrics_file.as_deref())?;
     let writer = Writer::of_cluster(&clients.client, arguments.take_over, &progress).await?;
     let identity = writer.identity().to_owned();
@@ -180,7 +174,7 @@ pub(super) async fn run(arguments: RolloutArguments, stop: Stop) -> anyhow::Resu
     }
     let (outcome, report) = ended?;
     progress.end();
-    show(&report, arguments.output)?;
+    show(&report, arguments.telling.output)?;
     let (decision, code) = match outcome {
         Outcome::Ended(decision) => (decision, BLOCKED),
         Outcome::TimedOut(decision) => (decision, TIMED_OUT),

@@ -12,11 +12,11 @@ use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ListParams, PostParams},
 };
-use serde_json::json;
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
 use tests::{infrastructure::Infrastructure, lab::wait_for};
-use tokio::io::{AsyncBufReadExt, BufReader};
 
-use super::reboot::is_open;
+use super::{course::Course, reboot::is_open};
 
 const NAMESPACE: &str = "kube-system";
 const DNS: &str = "k8s-app=kube-dns";
@@ -36,30 +36,43 @@ pub(crate) async fn held_and_lifted(infrastructure: &Infrastructure) -> anyhow::
         Ok(status.is_some_and(|status| status.current_healthy == 2))
     })
     .await?;
+    let nodes = Api::<Node>::all(client.clone());
     let pods = Api::<Pod>::namespaced(client, NAMESPACE);
     let dns = pods.list(&ListParams::default().labels(DNS)).await?;
     let node = dns.iter().find_map(|pod| pod.spec.as_ref()?.node_name.clone()).context("no CoreDNS")?;
 
-    let mut drain = infrastructure.start(&["node", "drain", &node])?;
-    let mut lines = BufReader::new(drain.stderr.take().context("no stderr")?).lines();
-    let held = async {
-        while let Some(line) = lines.next_line().await? {
-            if line.contains("budget kube-system/dns needs 2 healthy pods and has 2") {
-                return Ok(());
-            }
-        }
-        anyhow::bail!("it never said what holds it")
-    };
-    tokio::time::timeout(Duration::from_mins(1), held).await.context("it does not say what holds it")??;
-    ensure!(drain.try_wait()?.is_none(), "it ended although it was held");
+    // Whoever does not want to wait leaves with ctrl-C, and is told how it stays and how to go on.
+    for command in ["reboot", "drain"] {
+        let held = held(infrastructure, command, &node).await?;
+        held.signal(Signal::SIGINT)?;
+        let ended = held.end().await?;
+        let stays =
+            format!("{node} stays cordoned; run the same command again to go on, or `infrop node drain");
+        ensure!(ended.code == 130 && ended.stderr.contains(&stays), "{ended:?}");
+        ensure!(is_open(&nodes.get(&node).await?).is_err(), "{node} is not cordoned");
+    }
+    let drain = held(infrastructure, "drain", &node).await?;
     budgets.delete("dns", &DeleteParams::default()).await?;
-    // Somebody has to read what it says.
-    let rest = async { while let Ok(Some(_)) = lines.next_line().await {} };
-    let (ended, ()) = tokio::join!(tokio::time::timeout(Duration::from_mins(2), drain.wait()), rest);
-    ensure!(ended.context("it goes on after the budget")??.success(), "the drain failed");
+    let ended = drain.end().await?;
+    ensure!(ended.code == 0, "the drain failed: {ended:?}");
+    let answer: Value = serde_json::from_str(&ended.stdout)?;
+    let says = |field: &str, value: Value| answer.get(field) == Some(&value);
+    ensure!(says("node", node.clone().into()) && says("cordoned", true.into()), "{answer}");
+    let evicted = answer.get("evicted").and_then(Value::as_array).context("no pods")?;
+    let is_dns = |pod: &Value| pod.as_str().is_some_and(|pod| pod.starts_with("kube-system/coredns-"));
+    ensure!(evicted.iter().any(is_dns), "{answer}");
     infrastructure.insist(&["node", "drain", &node, "--undo"]).await?;
+    is_open(&nodes.get(&node).await?)?;
     eprintln!("a drain that a budget held: {:.1} s", started.elapsed().as_secs_f64());
     Ok(())
+}
+
+/// A command that empties a node, and has said which budget holds it.
+async fn held(infrastructure: &Infrastructure, command: &str, node: &str) -> anyhow::Result<Course> {
+    let mut course = Course::start(infrastructure, &["node", command, node, "--events", "-o", "json"])?;
+    let holds = "budget kube-system/dns needs 2 healthy pods and has 2";
+    course.until_told(&format!("drain {node}"), "...", holds).await?;
+    Ok(course)
 }
 
 /// A removal that pods hold is taken back when the host is wanted again.

@@ -34,6 +34,11 @@ impl Course {
 
     /// Reads on until a step is at a stage.
     pub(crate) async fn until(&mut self, what: &str, stage: &str) -> anyhow::Result<()> {
+        self.until_told(what, stage, "").await
+    }
+
+    /// Reads on until a step is at a stage, with a word of why.
+    pub(crate) async fn until_told(&mut self, what: &str, stage: &str, why: &str) -> anyhow::Result<()> {
         let found = async {
             while let Some(line) = self.lines.next_line().await? {
                 self.said += &format!("{line}\n");
@@ -41,14 +46,15 @@ impl Course {
                 let Ok(event) = serde_json::from_str::<Value>(&line) else { continue };
                 let says = |field: &str, text: &str| event.get(field).and_then(Value::as_str) == Some(text);
                 ensure!(event.get("at").is_some(), "an event without a time: {line}");
-                if says("what", what) && says("stage", stage) {
+                let detail = event.get("detail").and_then(Value::as_str).unwrap_or_default();
+                if says("what", what) && says("stage", stage) && detail.contains(why) {
                     return Ok(true);
                 }
             }
             Ok(false)
         };
         let found = tokio::time::timeout(LIMIT, found).await.context("it takes too long")??;
-        ensure!(found, "{what} never was {stage}:\n{}", self.said);
+        ensure!(found, "{what} never was {stage} {why}:\n{}", self.said);
         Ok(())
     }
 
