@@ -44,12 +44,12 @@ pub(super) struct Gate<'a> {
     /// By order, a worker of it that is not through, and its group.
     orders: BTreeMap<u16, (&'a NodeName, &'a str)>,
     /// By group; control planes have one of their own.
-    groups: BTreeMap<&'a str, Tally>,
+    groups: BTreeMap<&'a str, Tally<'a>>,
 }
 
 /// How a group is.
 #[derive(Debug, Default)]
-struct Tally {
+struct Tally<'a> {
     /// How many nodes it has.
     all: usize,
     /// How many are through.
@@ -59,18 +59,28 @@ struct Tally {
     /// How many were begun and are not through, or failed.
     under_way: usize,
     /// Those that are away or about to be.
-    away: BTreeSet<NodeName>,
+    away: BTreeSet<&'a NodeName>,
+    /// By zone, the first of those: thousands may ask who is away in another zone.
+    zones: BTreeMap<&'a str, &'a NodeName>,
     /// Why no node of it may be begun now, whichever.
     closed: Option<(Reason, String)>,
     /// Who is away, for people; made once for all that wait for them.
     full: OnceCell<String>,
 }
 
-impl Tally {
-    fn add_away(&mut self, name: &NodeName) {
-        self.away.insert(name.clone());
+impl<'a> Tally<'a> {
+    fn add_away(&mut self, member: &'a Member, zone: &'a str) {
+        let name = &member.node.name;
+        self.away.insert(name);
+        let first = self.zones.entry(zone).or_insert(name);
+        *first = name.min(first);
         self.full.take();
     }
+}
+
+/// The zone of a node; those without a label are of one.
+fn zone<'a>(snapshot: &Snapshot, member: &'a Member) -> &'a str {
+    member.node.labels.get(&snapshot.policy.zone_label).map_or("", String::as_str)
 }
 
 impl<'a> Gate<'a> {
@@ -79,7 +89,7 @@ impl<'a> Gate<'a> {
         decision: &'a mut Decision,
         busy: BTreeSet<&'a NodeName>,
     ) -> Self {
-        let mut groups: BTreeMap<&str, Tally> = BTreeMap::new();
+        let mut groups: BTreeMap<&str, Tally<'a>> = BTreeMap::new();
         let mut planes = BTreeSet::new();
         let mut orders = BTreeMap::new();
         let begun = snapshot.begun_nodes();
@@ -91,7 +101,7 @@ impl<'a> Gate<'a> {
             // One that a permit is being written for, or will be when etcd is saved, is as good as away.
             let begun = begun.contains(name);
             if assessment.away || begun {
-                tally.add_away(name);
+                tally.add_away(member, zone(snapshot, member));
             }
             let failed = assessment.stage == Stage::Failed;
             tally.under_way += usize::from(begun || failed || has_permit(&member.node));
@@ -130,13 +140,13 @@ impl<'a> Gate<'a> {
             }
         }
         next.sort_by_cached_key(|member| {
-            (!member.node.control_plane, self.zone(member).to_owned(), natural(&member.node.name))
+            (!member.node.control_plane, zone(self.snapshot, member), natural(&member.node.name))
         });
         for member in next {
             match self.obstacle(member) {
                 Ok(action) => {
                     let tally = self.groups.entry(group(member)).or_default();
-                    tally.add_away(&member.node.name);
+                    tally.add_away(member, zone(self.snapshot, member));
                     tally.under_way += 1;
                     if !self.snapshot.busy.contains(&action) && !self.decision.actions.contains(&action) {
                         self.decision.actions.push(action);
@@ -163,10 +173,6 @@ impl<'a> Gate<'a> {
         }
     }
 
-    fn zone<'m>(&self, member: &'m Member) -> &'m str {
-        member.node.labels.get(&self.snapshot.policy.zone_label).map_or("", String::as_str)
-    }
-
     /// What to do to begin a node, or why it may not be begun.
     fn obstacle(&self, member: &Member) -> Result<Action, (Reason, String)> {
         if let Some(why) = self.groups.get(group(member)).and_then(|tally| tally.closed.as_ref()) {
@@ -190,7 +196,7 @@ impl<'a> Gate<'a> {
     /// The nodes of its group that are away beside it.
     fn others_away(&self, member: &Member) -> impl Iterator<Item = &NodeName> {
         let away = self.groups.get(group(member)).map(|tally| &tally.away).into_iter().flatten();
-        away.filter(|name| **name != member.node.name)
+        away.copied().filter(|name| **name != member.node.name)
     }
 
     /// One at a time, and only while etcd can do without it.
@@ -236,7 +242,7 @@ impl<'a> Gate<'a> {
 
     /// As many as its group's limits allow.
     fn worker(&self, member: &Member) -> Result<Action, (Reason, String)> {
-        let Snapshot { policy, members, .. } = self.snapshot;
+        let Snapshot { policy, .. } = self.snapshot;
         let usual = Limits::default();
         let Limits { max_unavailable, canary, .. } = policy.groups.get(&member.group).unwrap_or(&usual);
         let canary = *canary;
@@ -254,11 +260,10 @@ impl<'a> Gate<'a> {
             let message = if itself { message() } else { tally.full.get_or_init(message).clone() };
             return Err((Reason::CapacityUsed, message));
         }
-        let zone = self.zone(member);
-        let mut others = self.others_away(member).filter_map(|name| members.get(name));
-        if let Some(other) = others.find(|other| self.zone(other) != zone) {
-            let message = format!("{} of another zone is away", other.node.name);
-            return Err((Reason::ZoneBusy, message));
+        let zone = zone(self.snapshot, member);
+        let elsewhere = tally.zones.iter().filter(|(other, _)| **other != zone);
+        if let Some(other) = elsewhere.map(|(_, name)| name).min() {
+            return Err((Reason::ZoneBusy, format!("{other} of another zone is away")));
         }
         // A node that is away for another reason is no canary.
         if through < canary && through + under_way >= canary {

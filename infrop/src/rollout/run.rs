@@ -51,7 +51,7 @@ const TEST_AGAIN: Duration = Duration::from_secs(5);
 
 /// After a decision there is none for so many times as long as it took. Each looks at all nodes, and in a large cluster
 /// something happens all the time: what comes meanwhile is decided together. Nodes that were begun do not wait for that.
-const PAUSES: u32 = 20;
+const PAUSES: u32 = 40;
 
 /// No pause is longer, also where a decision took long because the computer is busy: the next nodes wait for it.
 const LONGEST_PAUSE: Duration = Duration::from_millis(300);
