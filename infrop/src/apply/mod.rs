@@ -16,7 +16,7 @@ mod write;
 
 pub use self::{
     context::Context,
-    decide::{Action, Decision, decide, leaving, natural},
+    decide::{Action, Decision, decide, leaving, natural, natural_parts},
     foresee::foresee,
     observe::{aim, connect, console, look, observe, observe_in, pools, sorted},
     progress::{Event, Of, Progress, Stage, UnderWay},

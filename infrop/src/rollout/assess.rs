@@ -180,6 +180,21 @@ impl Reading {
     }
 }
 
+/// What a Node says of a rollout whatever its target is, read once as well.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Signs {
+    /// Whether it has a permit.
+    pub(super) permit: bool,
+    /// Whether it has a rollout's mark and no cordon.
+    pub(super) left_mark: bool,
+}
+
+impl Signs {
+    pub(super) fn of(node: &NodeView) -> Self {
+        Self { permit: has_permit(node), left_mark: has_left_mark(node) }
+    }
+}
+
 /// Whether a Node has a permit.
 pub fn has_permit(node: &NodeView) -> bool {
     node.annotations.get(CHANGES_ALLOWED).is_some_and(|value| value == "true")
@@ -201,14 +216,14 @@ fn check_skew(node: &NodeView, target: &Plan) -> Result<(), String> {
 pub fn assess(member: &Member, policy: &Policy, others: bool, now: Timestamp) -> Assessment {
     // A permit that was withdrawn does not end what its agent is in the middle of.
     let at_work = member.reading.as_ref().is_ok_and(Reading::at_work);
-    let away = has_permit(&member.node) || member.node.ready.is_err() || member.node.cordoned || at_work;
+    let away = member.signs.permit || member.node.ready.is_err() || member.node.cordoned || at_work;
     let mut verdict = match &member.reading {
         Ok(reading) => Look { member, reading, policy, others, now }.assess(),
         Err(why) => (Stage::Stuck, Reason::TargetUnknown, why.clone(), None),
     };
     // Both take the mark along. What failed for good is not tried again.
     let minds = matches!(verdict.0, Stage::Do(Verb::Cordon | Verb::Withdraw));
-    if has_left_mark(&member.node) && !minds && verdict.1 != Reason::ActionFailed {
+    if member.signs.left_mark && !minds && verdict.1 != Reason::ActionFailed {
         verdict = step(Verb::Unmark, "a person lifted its cordon");
     }
     let (stage, reason, message, until) = verdict;

@@ -7,10 +7,10 @@ use jiff::Timestamp;
 
 pub use super::action::Action;
 use super::{
-    assess::{Assessment, Stage, assess, has_permit},
+    assess::{Assessment, Stage, assess},
     defer::defer,
     gate::Gate,
-    snapshot::{Member, Snapshot},
+    snapshot::{InOrder, Member, Snapshot},
 };
 
 /// What is to be done, and where every node is.
@@ -59,10 +59,11 @@ pub fn decide(snapshot: &Snapshot) -> Decision {
     });
     let nodes = assessed.collect();
     let busy = snapshot.busy_nodes();
+    let mut is_busy = InOrder::of(&busy);
     let mut decision = Decision { actions: Vec::new(), nodes, until: None };
     // Both are in the order of names.
     let members = snapshot.members.values().zip(decision.nodes.values());
-    let idle = members.filter(|(member, _)| !busy.contains(&member.node.name));
+    let idle = members.filter(|(member, _)| !is_busy.has(&member.node.name));
     decision.actions = idle.filter_map(|(member, node)| own_step(snapshot, member, node)).collect();
     Gate::new(snapshot, &mut decision, busy.clone()).begin();
     defer(snapshot, &mut decision, &busy);
@@ -92,7 +93,7 @@ fn assess_beside(snapshot: &Snapshot, member: &Member, open: &[&NodeName]) -> As
 
 fn own_step(snapshot: &Snapshot, member: &Member, assessment: &Assessment) -> Option<Action> {
     let name = &member.node.name;
-    if snapshot.claims.contains(name) && !has_permit(&member.node) {
+    if !member.signs.permit && snapshot.claims.contains(name) {
         return Some(Action::Fence(name.clone()));
     }
     match assessment.stage {

@@ -8,7 +8,7 @@ use super::{
     assess::Stage,
     decide::{Action, Decision},
     reason::Reason,
-    snapshot::{Member, Snapshot},
+    snapshot::{InOrder, Member, Snapshot},
 };
 
 /// So many are written at once: a group may have a thousand nodes, and nothing waits for it.
@@ -18,10 +18,11 @@ const AT_ONCE: usize = 10;
 /// Only as far as nothing else is done with a node.
 pub(super) fn defer(snapshot: &Snapshot, decision: &mut Decision, busy: &BTreeSet<&NodeName>) {
     let begun: BTreeSet<&NodeName> = decision.actions.iter().filter_map(Action::node).collect();
+    let (mut is_begun, mut is_busy) = (InOrder::of(&begun), InOrder::of(busy));
     let mut actions = Vec::new();
     // Both are in the order of names.
     for ((name, member), assessment) in snapshot.members.iter().zip(decision.nodes.values()) {
-        if busy.contains(name) || begun.contains(name) {
+        if is_busy.has(name) || is_begun.has(name) {
             continue;
         }
         let waits = snapshot.policy.prefer_ready && is_next(member, assessment.stage, assessment.reason);

@@ -10,14 +10,14 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{
     action::Action,
-    assess::{Assessment, Stage, has_permit},
+    assess::{Assessment, Stage},
     decide::Decision,
     policy::Limits,
     reason::Reason,
     saved::Occasion,
-    snapshot::{Etcd, EtcdSeen, Member, Snapshot},
+    snapshot::{Etcd, EtcdSeen, InOrder, Member, Snapshot},
 };
-use crate::apply::natural;
+use crate::apply::natural_parts;
 
 /// Between looks at an etcd that is not well.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(3);
@@ -93,18 +93,19 @@ impl<'a> Gate<'a> {
         let mut planes = BTreeSet::new();
         let mut orders = BTreeMap::new();
         let begun = snapshot.begun_nodes();
+        let mut is_begun = InOrder::of(&begun);
         // Both are in the order of names.
         for ((name, member), assessment) in snapshot.members.iter().zip(decision.nodes.values()) {
             let tally = groups.entry(group(member)).or_default();
             tally.all += 1;
             tally.through += usize::from(assessment.stage == Stage::Done);
             // One that a permit is being written for, or will be when etcd is saved, is as good as away.
-            let begun = begun.contains(name);
+            let begun = is_begun.has(name);
             if assessment.away || begun {
                 tally.add_away(member, zone(snapshot, member));
             }
             let failed = assessment.stage == Stage::Failed;
-            tally.under_way += usize::from(begun || failed || has_permit(&member.node));
+            tally.under_way += usize::from(begun || failed || member.signs.permit);
             if member.node.control_plane && assessment.stage != Stage::Done {
                 planes.insert(name.clone());
             }
@@ -128,10 +129,10 @@ impl<'a> Gate<'a> {
         // matters where thousands wait for a few.
         let mut next = Vec::new();
         let mut nodes = std::mem::take(&mut self.decision.nodes);
+        let mut is_busy = InOrder::of(&self.busy);
         // Both are in the order of names.
         for ((name, member), node) in self.snapshot.members.iter().zip(nodes.values_mut()) {
-            if node.stage != Stage::Pending || self.busy.contains(name) || self.snapshot.claims.contains(name)
-            {
+            if is_busy.has(name) || node.stage != Stage::Pending || self.snapshot.claims.contains(name) {
                 continue;
             }
             match self.obstacle(member) {
@@ -140,7 +141,7 @@ impl<'a> Gate<'a> {
             }
         }
         next.sort_by_cached_key(|member| {
-            (!member.node.control_plane, zone(self.snapshot, member), natural(&member.node.name))
+            (!member.node.control_plane, zone(self.snapshot, member), natural_parts(&member.node.name))
         });
         for member in next {
             match self.obstacle(member) {
@@ -249,9 +250,10 @@ impl<'a> Gate<'a> {
         let none = Tally::default();
         let tally = self.groups.get(group(member)).unwrap_or(&none);
         let Tally { all, through, under_way, .. } = *tally;
-        let itself = tally.away.contains(&member.node.name);
-        let away = tally.away.len() - usize::from(itself);
         let limit = max_unavailable.of(all);
+        // Where there is room beside it, there is also without it.
+        let itself = tally.away.len() >= limit && tally.away.contains(&member.node.name);
+        let away = tally.away.len() - usize::from(itself);
         if away >= limit {
             let message = || {
                 let names: Vec<&str> = self.others_away(member).take(3).map(NodeName::as_str).collect();

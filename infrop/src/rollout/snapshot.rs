@@ -1,11 +1,19 @@
 //! What is, beside what is wanted: all that a decision about a rollout is made of.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet, btree_set},
+    iter::Peekable,
+};
 
 use common::{metadata::NodeName, plan::Plan};
 use jiff::{SignedDuration, Timestamp};
 
-use super::{assess::Reading, decide::Action, history::Kind, policy::Policy};
+use super::{
+    assess::{Reading, Signs},
+    decide::Action,
+    history::Kind,
+    policy::Policy,
+};
 use crate::cluster::NodeView;
 
 /// What the names of all annotations of infrop and node-agent have before the slash.
@@ -22,6 +30,8 @@ pub struct Member {
     pub target: Result<Plan, String>,
     /// What the Node says of its way there; read once, for decisions are made often.
     pub(super) reading: Result<Reading, String>,
+    /// What it says whatever it is to become.
+    pub(super) signs: Signs,
     /// Whether it was seen empty of pods that have to go, since it was cordoned.
     pub emptied: bool,
     /// Whether pods were kept away without a break since its drain was begun.
@@ -42,11 +52,13 @@ impl Member {
     /// Of a Node that was just seen.
     pub fn new(node: NodeView, group: String, target: Result<Plan, String>, now: Timestamp) -> Self {
         let reading = read(&node, &target);
+        let signs = Signs::of(&node);
         Self {
             node,
             group,
             target,
             reading,
+            signs,
             emptied: false,
             closed: false,
             skipped: None,
@@ -97,6 +109,7 @@ impl Member {
             self.changed = now;
         }
         self.reading = read(&node, &self.target);
+        self.signs = Signs::of(&node);
         self.node = node;
     }
 }
@@ -226,5 +239,22 @@ impl Snapshot {
     /// The nodes that something is being done with.
     pub fn busy_nodes(&self) -> BTreeSet<&NodeName> {
         self.busy.iter().filter_map(Action::node).collect()
+    }
+}
+
+/// A set of names that is asked for names in their order: each is found beside the one before, without a search. Thousands
+/// are asked for in each decision.
+#[derive(Debug)]
+pub(super) struct InOrder<'s, 'n>(Peekable<btree_set::Iter<'s, &'n NodeName>>);
+
+impl<'s, 'n> InOrder<'s, 'n> {
+    pub(super) fn of(names: &'s BTreeSet<&'n NodeName>) -> Self {
+        Self(names.iter().peekable())
+    }
+
+    /// Whether a name is in the set; it comes after all that were asked for.
+    pub(super) fn has(&mut self, name: &NodeName) -> bool {
+        while self.0.next_if(|other| **other < name).is_some() {}
+        self.0.next_if(|other| **other == name).is_some()
     }
 }

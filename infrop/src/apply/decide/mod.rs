@@ -412,10 +412,16 @@ fn older_control_plane(snapshot: &Snapshot) -> Option<String> {
 
 /// Sorts cp-2 before cp-10.
 pub fn natural(name: &NodeName) -> (String, u64, String) {
+    let (prefix, number, text) = natural_parts(name);
+    (prefix.to_owned(), number, text.to_owned())
+}
+
+/// The same, of a name that stays where it is.
+pub fn natural_parts(name: &NodeName) -> (&str, u64, &str) {
     let text = name.as_str();
     let digits = text.len() - text.trim_end_matches(|c: char| c.is_ascii_digit()).len();
     let (prefix, number) = text.split_at(text.len() - digits);
-    (prefix.to_owned(), number.parse().unwrap_or(0), text.to_owned())
+    (prefix, number.parse().unwrap_or(0), text)
 }
 
 /// The plan that a new Node is to have: that of the metadata with which its host was brought up.
