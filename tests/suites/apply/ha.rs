@@ -30,6 +30,10 @@ const SETTLED: Duration = Duration::from_mins(1);
 /// A host without power never answers, a busy one late.
 const LOOK_LIMIT: Duration = Duration::from_secs(10);
 
+/// How long a call may take. haproxy tries a server that is gone for a second and then another one, and whoever has far too
+/// much to do takes as long for itself.
+const CALL_LIMIT: Duration = Duration::from_secs(3);
+
 /// How long the endpoint may be silent after a power cut.
 const LONGEST_GAP: Duration = Duration::from_secs(10);
 
@@ -212,18 +216,27 @@ async fn holder(lab: &Lab) -> anyhow::Result<String> {
 
 /// How long after `since` the last call through the endpoint failed; watches for longer than that may be.
 async fn last_failure(client: &kube::Client, since: Instant) -> Duration {
-    let mut last = Duration::ZERO;
+    let (mut last, mut reason) = (Duration::ZERO, String::new());
     while since.elapsed() < LONGEST_GAP + Duration::from_secs(5) {
-        if !answers(client).await {
-            last = since.elapsed();
+        if let Err(why) = call(client).await {
+            (last, reason) = (since.elapsed(), why);
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+    eprintln!("the last call that failed: {reason}");
     last
 }
 
-/// Whether a call through the endpoint succeeds; one that hangs does not.
+/// Whether a call through the endpoint succeeds.
 async fn answers(client: &kube::Client) -> bool {
-    let call = tokio::time::timeout(Duration::from_secs(1), client.apiserver_version());
-    matches!(call.await, Ok(Ok(_)))
+    call(client).await.is_ok()
+}
+
+/// A call through the endpoint, or why it failed; one that hangs does.
+async fn call(client: &kube::Client) -> Result<(), String> {
+    match tokio::time::timeout(CALL_LIMIT, client.apiserver_version()).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("no answer within {} s", CALL_LIMIT.as_secs())),
+    }
 }
