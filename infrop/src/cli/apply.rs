@@ -115,7 +115,7 @@ pub(super) async fn run(arguments: ApplyArguments, shared: &Shared, stop: Stop) 
     execute(&context, &run, metrics, removals, stop).await?.after(before).tell(&document, run.telling.output)
 }
 
-/// Does what is done before any host is touched, which can be left at any moment.
+/// Does what is done before hosts are touched, or before they are for the next version; it can be left at any moment.
 pub(super) async fn before_hosts<T>(
     work: impl Future<Output = anyhow::Result<T>>,
     stop: &Stop,
@@ -123,7 +123,7 @@ pub(super) async fn before_hosts<T>(
     let done = apply::unless_stopped(work, stop).await;
     done.map_err(|error| {
         if error.is::<Stopped>() {
-            error.context("no host was touched; run the same command again to go on")
+            error.context("nothing more was begun; run the same command again to go on")
         } else {
             error
         }

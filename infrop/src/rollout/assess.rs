@@ -91,7 +91,6 @@ pub enum Verb {
     reason = "each is an annotation of its own; any of them go together"
 )]
 pub(super) struct Reading {
-    permit: bool,
     /// Whether there is a plan on it.
     planned: bool,
     /// Whether the plan on it is the target, and the permit, if there is one, for it.
@@ -121,7 +120,6 @@ impl Reading {
         });
         let kubelet = target.desired.iter().find(|(name, _)| name.as_str() == "kubelet");
         Self {
-            permit: has_permit(node),
             planned: annotations.contains_key(PLAN),
             // The hash alone is not enough: a person may have changed a version beside it.
             written: annotations::read_request(annotations)
@@ -251,7 +249,8 @@ impl Look<'_> {
     }
 
     fn assess(&self) -> Verdict {
-        let Reading { permit, planned, ref differs, .. } = *self.reading;
+        let Reading { planned, ref differs, .. } = *self.reading;
+        let permit = self.member.signs.permit;
         let ours = self.reading.cordoned_by_us();
         if let Some(why) = &self.member.failed {
             return (Stage::Failed, Reason::ActionFailed, why.clone(), None);
@@ -295,7 +294,7 @@ impl Look<'_> {
         }
         if self.reading.cordoned_by_us() {
             step(Verb::Uncordon, "its pods do not go")
-        } else if self.reading.permit {
+        } else if self.member.signs.permit {
             step(Verb::Withdraw, "its pods do not go")
         } else {
             (Stage::Stuck, Reason::DrainBlocked, why.to_owned(), None)
